@@ -1,0 +1,111 @@
+# Every job a person runs, each one line; `make` alone lists them. A job sets up what it needs in
+# .venv once, and again only when a requirements file or the Python underneath has changed.
+
+PYTHON ?= python3
+N ?= 100000
+
+PY := .venv/bin/python
+RUN_READY := .venv/.ready-run
+DEV_READY := .venv/.ready-dev
+DISPOSABLE := .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
+FLOORS := $(PY) .venv/bin/lint-imports --no-logo
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help quickstart test train sft evaluate report play audit resume-check fuzz lint format \
+	tensorboard human-corpus tokenizer clean
+
+help: ## list the jobs (what a bare `make` does)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+quickstart: $(RUN_READY) ## train two roles on two cores, evaluate them, write a report [ARGS=]
+	@$(PY) -m ibrl_jax.train --config=configs/dond/mini.py --quickstart $(ARGS)
+
+train: need-CONFIG $(RUN_READY) ## train by a config: CONFIG=configs/dond/mini.py [ARGS="--config.seed=1"]
+	@$(PY) -m ibrl_jax.train --config="$(CONFIG)" $(ARGS)
+
+sft: need-CONFIG $(RUN_READY) ## only the supervised start of a config: CONFIG= [ARGS=]
+	@$(PY) -m ibrl_jax.sft --config="$(CONFIG)" $(ARGS)
+
+evaluate: need-RUN $(RUN_READY) ## evaluate a run: RUN=runs/mini/seed0 [ARGS=]
+	@$(PY) -m ibrl_jax.evaluate --run="$(RUN)" $(ARGS)
+
+report: need-RUN $(RUN_READY) ## write a run's report.html: RUN= [ARGS=]
+	@$(PY) -m ibrl_jax.report --run="$(RUN)" $(ARGS)
+
+play: need-RUN $(RUN_READY) ## talk to a trained policy in the terminal: RUN= [ARGS=]
+	@$(PY) -m ibrl_jax.serve --run="$(RUN)" $(ARGS)
+
+tensorboard: $(RUN_READY) ## curves and transcripts in the browser: [RUN=] (all runs without it)
+	@$(PY) -m tensorboard.main --logdir="$(if $(RUN),$(RUN),runs)" $(ARGS)
+
+audit: $(RUN_READY) ## show, bitwise, that the roles' updates are isolated [ARGS=]
+	@$(PY) -m ibrl_jax.trainer.audit $(ARGS)
+
+resume-check: $(RUN_READY) ## kill a run at random instants, resume, compare bitwise [ARGS=]
+	@$(PY) -m ibrl_jax.trainer.resume_check $(ARGS)
+
+fuzz: $(RUN_READY) ## generated and mutated turns against the referee: [N=100000]
+	@$(PY) -m ibrl_jax.domains.dond.fuzz $(N)
+
+human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues: DATA=folder
+	@$(PY) -m ibrl_jax.domains.dond.data "$(DATA)"
+
+tokenizer: $(RUN_READY) ## train the tiny tokenizer again from the synthetic corpus
+	@$(PY) -m ibrl_jax.trainer.tokenizer
+
+test: $(DEV_READY) ## run the tests [ARGS="-k name"]
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(DEV_READY) ## ruff, formatting, types, and that imports run downward only
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright && $(FLOORS)
+
+format: $(DEV_READY) ## let ruff mend and format the code
+	@$(PY) -m ruff check --fix . && $(PY) -m ruff format .
+
+clean: ## remove .venv and every cache; runs/ stays
+	@rm -rf $(DISPOSABLE) && find . -name __pycache__ -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------ what jobs stand on
+
+NEEDS := need-CONFIG need-RUN need-DATA
+.PHONY: $(NEEDS)
+need-CONFIG: EXAMPLE := configs/dond/mini.py
+need-RUN: EXAMPLE := runs/mini/seed0
+need-DATA: EXAMPLE := path/to/the/original/files
+$(NEEDS): need-%:
+	@test -n '$($*)' || { \
+	  echo 'make $(MAKECMDGOALS) needs $*=..., such as $*=$(EXAMPLE)' >&2; exit 2; }
+
+# The stamps are written last: an install that failed or was stopped is done again.
+$(RUN_READY): requirements.txt constraints.txt $(PY)
+	@$(call install,requirements.txt)
+
+$(DEV_READY): requirements-dev.txt $(RUN_READY)
+	@$(call install,requirements-dev.txt)
+
+$(PY):
+	@$(PYTHON) -c '' 2>/dev/null || { \
+	  echo 'no Python is called $(PYTHON): name one of 3.11 or newer by make PYTHON=...' >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'Python 3.11 or newer is needed, which $(PYTHON) is not ('"`$(PYTHON) --version 2>&1`"'):' \
+	    'name another by make PYTHON=...' >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo '$(PYTHON) has no venv module: install it (Debian and Ubuntu: package python3-venv),' \
+	    'or name another Python by make PYTHON=...' >&2; exit 2; }
+	@rm -rf .venv && $(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }
+
+# The packages go by on one line of the terminal; all that pip said stays in .venv/install.log.
+define install
+echo 'setting up .venv from $(1)'; \
+{ $(PY) -m pip install --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
+  echo "pip ended with $$?"; } | tee .venv/install.log | { \
+  code=1; test -t 1 && line_start='\r\033[K' || line_start=; \
+  while IFS= read -r line; do case "$$line" in \
+    "pip ended with "*) code=$${line##* } ;; \
+    Collecting\ *|\ \ Downloading\ *|Installing\ *) \
+      test -z "$$line_start" || printf "$$line_start%.78s" "$$line" ;; \
+  esac; done; printf "$$line_start"; exit $$code; } && touch $@ || { \
+  tail -n 8 .venv/install.log >&2; \
+  echo 'pip could not install $(1); its last words stand above, all in .venv/install.log' >&2; exit 2; }
+endef

@@ -1,0 +1,1 @@
+"""Deal-or-No-Deal experiments."""

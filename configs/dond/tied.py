@@ -1,0 +1,15 @@
+"""Beyond the paper: one set of parameters and one optimiser for both roles.
+
+Command: make train CONFIG=configs/dond/tied.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs.dond import mini
+
+
+def get_config() -> ConfigDict:
+    config = mini.get_config()
+    config.name = "tied"
+    config.isolation.update = "tied"
+    return config

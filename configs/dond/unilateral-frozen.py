@@ -1,0 +1,16 @@
+"""The first baseline: agent0 alone learns, against a frozen copy of its own start.
+
+Command: make train CONFIG=configs/dond/unilateral-frozen.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs.dond import mini
+
+
+def get_config() -> ConfigDict:
+    config = mini.get_config()
+    config.name = "unilateral-frozen"
+    config.roles.agent1.train = False
+    config.roles.agent1.counterpart = ("frozen:start",)
+    return config

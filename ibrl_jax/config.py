@@ -1,0 +1,457 @@
+"""The one place where every setting has its default, its unit and its check.
+
+An experiment is a file with a `get_config()` that starts from `default_config()` and changes a few values. The command
+line changes more: `--config=configs/dond/mini.py --config.seed=1 --config.isolation.reward=shared`. `load` does both
+and checks the result; a mistake is one `UserError` that names the key and what would be right.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ibrl_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Field:
+    """A setting: its default, what it means (with its unit), and the values it may take."""
+
+    default: Any
+    doc: str
+    choices: tuple[Any, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    optional: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value, or None."""
+        if value is None:
+            return None if self.optional else f"must be {self._kind()}, not None"
+        if not self._has_kind(value):
+            return f"must be {self._kind()}, not {value!r}"
+        if self.choices and value not in self.choices:
+            return f"must be one of {', '.join(map(str, self.choices))}, not {value!r}"
+        numbers = value if isinstance(value, tuple) else (value,)
+        for number in numbers:
+            if isinstance(number, float) and not math.isfinite(number):
+                return f"must be finite, not {value!r}"
+            if self.low is not None and isinstance(number, int | float) and number < self.low:
+                return f"must be at least {self.low:g}, not {value!r}"
+            if self.high is not None and isinstance(number, int | float) and number > self.high:
+                return f"must be at most {self.high:g}, not {value!r}"
+        return None
+
+    def parse(self, text: str) -> Any:
+        """A value from the command line; text that is no Python literal stays text."""
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = {"true": True, "false": False, "none": None}.get(text.lower(), text)
+        if isinstance(self.default, str) and not isinstance(value, str) and value is not None:
+            value = text
+        if isinstance(self.default, tuple):
+            value = tuple(value) if isinstance(value, list | tuple) else (value,)
+        return self.coerce(value)
+
+    def coerce(self, value: Any) -> Any:
+        """Whole numbers may stand where fractions are asked for, lists where tuples are."""
+        if isinstance(self.default, float) and isinstance(value, int) and type(value) is not bool:
+            return float(value)
+        if isinstance(self.default, tuple) and isinstance(value, list):
+            return tuple(value)
+        return value
+
+    def _kind(self) -> str:
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        return names.get(type(self.default), "a list")
+
+    def _has_kind(self, value: Any) -> bool:
+        if isinstance(self.default, bool):
+            return isinstance(value, bool)
+        if isinstance(self.default, int):
+            return isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(self.default, float):
+            return isinstance(value, float)
+        return isinstance(value, type(self.default))
+
+
+ROLE = {
+    "train": Field(True, "whether this role's policy learns; if not, `counterpart` holds its seat"),
+    "counterpart": Field(
+        (),
+        "who holds the seat of a role that does not train, one drawn a scenario: "
+        "`frozen:start`, `frozen:<run folder>:<role>`, `scripted:<family>`, `api:<endpoint>`",
+    ),
+    "learning_rate": Field(3e-4, "AdamW step size", low=0.0),
+    "warmup_updates": Field(5, "updates of linear warm-up, then constant", low=0),
+    "update_every": Field(1, "this role updates at every n-th iteration (n)", low=1),
+    "update_offset": Field(0, "the iteration, modulo `update_every`, at which it does", low=0),
+    "kl": Field(0.02, "weight of the k3 divergence from the role's own start", low=0.0),
+    "entropy": Field(0.0, "weight of the entropy bonus, per nat", low=0.0),
+    "clip_norm": Field(1.0, "largest global norm of a gradient", low=0.0),
+    "weight_decay": Field(0.0, "AdamW decay of matrices, per step and learning rate", low=0.0),
+    "temperature": Field(1.0, "sampling temperature in rollouts", low=0.05, high=10.0),
+}
+
+ENDPOINT = {
+    "base_url": Field("", "address of an OpenAI-compatible server, up to and with /v1"),
+    "model": Field("", "the model's name there"),
+    "key_env": Field(
+        "", "the environment variable that holds the key; empty: the server wants none"
+    ),
+    "temperature": Field(1.0, "sampling temperature", low=0.0),
+    "max_tokens": Field(512, "longest answer, tokens", low=1),
+    "timeout_s": Field(60.0, "longest wait for an answer, seconds", low=0.1),
+    "retries": Field(4, "further tries after a failed call", low=0),
+    "backoff_s": Field(1.0, "first pause before a further try, seconds; doubles", low=0.0),
+    "max_wait_s": Field(60.0, "longest pause, what the server asks for included, seconds", low=0.0),
+    "concurrency": Field(16, "calls under way at once", low=1),
+    "requests_per_minute": Field(0.0, "rate limit; 0 for none", low=0.0),
+    "max_calls": Field(0, "calls that a run may make; 0 for no limit", low=0),
+    "max_total_tokens": Field(0, "tokens that a run may use; 0 for no limit", low=0),
+    "max_cost": Field(0.0, "what a run may cost, in the prices' currency; 0 for no limit", low=0.0),
+    "price_in": Field(-1.0, "per million prompt tokens; -1: not known"),
+    "price_out": Field(-1.0, "per million completion tokens; -1: not known"),
+    "cache_dir": Field("", "folder of cached answers; empty for none"),
+    "schema_mode": Field(
+        "auto", "how JSON is asked for", choices=("auto", "json_schema", "json_object", "none")
+    ),
+}
+
+SCHEMA: dict[str, Any] = {
+    "name": Field("mini", "name of the experiment; its runs lie in `<run.root>/<name>/seed<seed>`"),
+    "domain": Field("dond", "what the dialogues are about", choices=("dond",)),
+    "seed": Field(0, "seed of everything that is drawn", low=0),
+    "iterations": Field(150, "iterations of Algorithm 1", low=1),
+    "run": {
+        "root": Field("runs", "folder of the runs"),
+        "checkpoint_every": Field(20, "iterations between checkpoints", low=1),
+        "keep_checkpoints": Field(2, "checkpoints kept, newest first", low=1),
+        "dialogues_every": Field(1, "iterations between those whose dialogues are written", low=1),
+        "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
+    },
+    "policy": {
+        "preset": Field("qwen3_tiny", "the network, by name (`ibrl_jax.models.presets`)"),
+        "tokenizer": Field("embedded", "`embedded`, or the path of a sentencepiece model"),
+        "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
+        "start": Field(
+            "sft", "`sft` (train it first), `random`, or a policy folder that `make sft` wrote"
+        ),
+    },
+    "sft": {
+        "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1),
+        "families": Field(
+            ("conceder", "reciprocator", "splitter", "wanderer", "trader"), "scripted teachers"
+        ),
+        "dialogues": Field(8000, "dialogues generated between teachers", low=1),
+        "steps": Field(700, "updates: the strength of the start", low=1),
+        "batch": Field(32, "dialogues an update", low=1),
+        "learning_rate": Field(3e-3, "Adam step size; cosine to 5%", low=0.0),
+        "number_weight": Field(2.0, "weight of a selection's numbers in the loss", low=0.0),
+        "curriculum": Field(
+            0.4, "share of the steps that begin with short dialogues", low=0.0, high=1.0
+        ),
+        "deals_only": Field(True, "whether dialogues without a deal are left out"),
+    },
+    "dond": {
+        "data_dir": Field("", "folder of the original files; empty: enumerated scenarios"),
+        "test_mode": Field("test200x5", "which test rows", choices=("test200x5", "rows1000")),
+        "max_count": Field(4, "largest count of an item in enumerated scenarios", low=1, high=5),
+        "split_seed": Field(2017, "seed of the hash that splits enumerated scenarios", low=0),
+        "split_fractions": Field((0.8, 0.1, 0.1), "train, val, test", low=0.0, high=1.0),
+        "horizon_turns": Field(20, "turns after which a dialogue has no deal (10 rounds)", low=2),
+        "select_rule": Field(
+            "any_try", "what a first selection needs", choices=("any_try", "last_try")
+        ),
+        "close": Field("either", "closing tags", choices=("either", "literal")),
+        "penalty_malformed": Field(0.1, "taken from the offender of a malformed turn, points / 10"),
+        "prompt": Field("full", "`full`, `short`, or a folder of prompt files"),
+    },
+    "rollout": {
+        "draws": Field(16, "scenarios drawn an iteration (Q)", low=1),
+        "group": Field(4, "rollouts of a draw (G)", low=2),
+        "max_new_tokens": Field(256, "longest turn, tokens", low=1),
+        "max_view_tokens": Field(4096, "longest view of a role, tokens", low=8),
+        "retries": Field(0, "times that a malformed turn is sampled again in training", low=0),
+    },
+    "matchup": {
+        "all": Field(
+            0.7, "probability that all roles are live (the paper's p_both)", low=0.0, high=1.0
+        ),
+        "only": Field(
+            (0.2, 0.1), "that only this role is live, in the roles' order", low=0.0, high=1.0
+        ),
+    },
+    "pool": {
+        "every": Field(10, "updates of a role between snapshots", low=1),
+        "size": Field(20, "snapshots kept a role; the oldest leaves", low=1),
+        "sample_per": Field(
+            "rollout", "what shares a matchup", choices=("rollout", "scenario", "iteration")
+        ),
+    },
+    "stabilise": {
+        "pool": Field(True, "whether past policies hold seats"),
+        "stagger": Field(True, "whether `update_every` and `update_offset` apply"),
+    },
+    "isolation": {
+        "reward": Field("own", "whose reward pays a role", choices=("own", "shared")),
+        "advantage": Field("role", "whose rewards normalise it", choices=("role", "joint")),
+        "mask": Field("own", "whose words it is trained on", choices=("own", "all")),
+        "update": Field("separate", "parameters and optimiser", choices=("separate", "tied")),
+    },
+    "advantage": {
+        "ddof": Field(1, "degrees of freedom taken off the deviation", low=0, high=1),
+        "eps": Field(1e-6, "added to the deviation", low=0.0),
+    },
+    "loss": {
+        "normalise": Field(
+            "tokens", "what one division is by", choices=("tokens", "sequences", "constant")
+        ),
+        "constant": Field(1000.0, "the divisor a sequence of `constant`, tokens", low=1.0),
+        "clip_low": Field(0.2, "ratio clipped below 1 - this", low=0.0, high=1.0),
+        "clip_high": Field(0.2, "ratio clipped above 1 + this", low=0.0),
+        "kl_on_degenerate": Field(True, "whether KL and entropy act on groups without variance"),
+        "epochs": Field(1, "passes over a batch", low=1),
+    },
+    "optimiser": {
+        "b1": Field(0.9, "AdamW decay of the first moment", low=0.0, high=1.0),
+        "b2": Field(0.99, "of the second", low=0.0, high=1.0),
+        "eps": Field(1e-8, "added to the root of the second", low=0.0),
+        "lengths": Field(
+            (), "padded view lengths that are compiled; empty: the longest alone", low=1
+        ),
+        "micro_batch": Field(16, "rows a pass forward and back", low=1),
+        "logp_chunk": Field(512, "tokens whose logits exist at once", low=1),
+    },
+    "rewards": {
+        "min_coverage": Field(
+            0.9, "least share of an iteration's rewards scored", low=0.0, high=1.0
+        ),
+    },
+    "engine": {
+        "rows": Field((8, 64), "batch sizes that are compiled", low=1),
+        "new_tokens": Field((32, 128), "lengths of a turn's input that are compiled", low=1),
+        "lengths": Field(
+            (), "cache lengths that are compiled; empty: the longest view alone", low=1
+        ),
+    },
+    "evaluation": {
+        "counterparts": Field(
+            ("fair", "mirror", "lexi", "boulware", "greedy"), "held-out families"
+        ),
+        "scenarios": Field(100, "scenarios of a split; 0 for all", low=0),
+        "split": Field("test", "which", choices=("val", "test")),
+        "seeds": Field(1, "dialogues a scenario and seat", low=1),
+        "retries": Field(2, "times that a malformed turn is sampled again", low=0),
+        "temperature": Field(1.0, "sampling temperature", low=0.0),
+    },
+    "statistics": {
+        "confidence": Field(0.95, "of intervals", low=0.5, high=0.999),
+        "resamples": Field(2000, "bootstrap resamples of clusters", low=100),
+        "permutations": Field(2000, "of a separated comparison", low=100),
+        "seed": Field(0, "of both", low=0),
+    },
+    "roles": {"agent0": ROLE, "agent1": ROLE},
+    "endpoints": {},
+}
+
+_OPEN = {"endpoints": ENDPOINT}
+"""Sections whose entries a user names; every entry has the same fields."""
+
+
+def default_config() -> ConfigDict:
+    """Every setting at its default; keys are locked, so a typo in a config file cannot pass."""
+    return ConfigDict(_defaults(SCHEMA)).lock()
+
+
+def endpoint(**values: Any) -> ConfigDict:
+    """The settings of one endpoint, for `config.endpoints.<name>`."""
+    unknown = sorted(set(values) - set(ENDPOINT))
+    if unknown:
+        raise UserError(f"an endpoint has no setting {unknown[0]!r}; it has {', '.join(ENDPOINT)}")
+    return ConfigDict({**_defaults(ENDPOINT), **values})
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The config of a file, with overrides of the form `--config.key=value`, checked.
+
+    Raises:
+        UserError: the file is missing or fails, a key does not exist, or a value is not allowed.
+    """
+    return override(_from_file(path), overrides)
+
+
+def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
+    """The same config, changed in place by options of the form `--config.key=value`, and checked.
+
+    Raises:
+        UserError: a key does not exist, or a value is not allowed.
+    """
+    for option in overrides:
+        key, equals, text = option.removeprefix("--").removeprefix("config.").partition("=")
+        if not option.startswith("--config.") or not equals:
+            raise UserError(
+                f"{option!r} is not an option; a setting is changed by --config.key=value"
+            )
+        field = _field(key)
+        value = field.parse(text)
+        problem = field.problem(value)
+        if problem:
+            raise UserError(f"config.{key} {problem} ({field.doc})")
+        node = config
+        *parents, last = key.split(".")
+        for parent in parents:
+            if parent not in node:  # the first setting of an endpoint that the command line names
+                with node.unlocked():
+                    node[parent] = endpoint()
+            node = node[parent]
+        with node.unlocked(), node.ignore_type():
+            node[last] = value
+    return check(config)
+
+
+def check(config: ConfigDict) -> ConfigDict:
+    """The config itself, with every value checked alone and against the others.
+
+    Raises:
+        UserError: what is wrong, where, and what would be right.
+    """
+    for key, field, value in _walk(SCHEMA, config, ""):
+        problem = field.problem(field.coerce(value))
+        if problem:
+            raise UserError(f"config.{key} {problem} ({field.doc})")
+    roles = list(config.roles)
+    only = config.matchup.only
+    if len(only) != len(roles):
+        raise UserError(
+            f"config.matchup.only must have {len(roles)} numbers, one a role ({', '.join(roles)}), not {len(only)}"
+        )
+    total = config.matchup.all + sum(only)
+    if not math.isclose(total, 1.0, abs_tol=1e-6):
+        raise UserError(
+            f"config.matchup.all and config.matchup.only must sum to 1, not {total:g} "
+            f"({config.matchup.all:g} + {' + '.join(f'{p:g}' for p in only)})"
+        )
+    if (
+        not math.isclose(sum(config.dond.split_fractions), 1.0, abs_tol=1e-6)
+        or len(config.dond.split_fractions) != 3
+    ):
+        raise UserError(
+            "config.dond.split_fractions must be three shares that sum to 1: train, val, test"
+        )
+    for role, settings in config.roles.items():
+        if not settings.train and not settings.counterpart:
+            raise UserError(
+                f"config.roles.{role}.counterpart must name who holds the seat, since it does not train"
+            )
+        if settings.update_offset >= settings.update_every:
+            raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
+    if not any(settings.train for settings in config.roles.values()):
+        raise UserError("config.roles has no role with train = True; at least one must learn")
+    if config.isolation.update == "tied" and not all(s.train for s in config.roles.values()):
+        raise UserError("config.isolation.update=tied needs every role to train")
+    return config
+
+
+def to_dict(config: ConfigDict) -> dict[str, Any]:
+    """Plain nested mappings, JSON-able (tuples become lists there)."""
+    return config.to_dict()
+
+
+def from_dict(values: Mapping[str, Any]) -> ConfigDict:
+    """The config that `to_dict` came from, after a round trip through JSON."""
+    config = ConfigDict(_listed(values))
+    for key, field, value in list(_walk(SCHEMA, config, "")):
+        *parents, last = key.split(".")
+        node = config
+        for parent in parents:
+            node = node[parent]
+        node[last] = field.coerce(value)
+    return check(config.lock())
+
+
+def describe() -> Iterator[tuple[str, Field]]:
+    """Every key with its field, for the documentation."""
+    for key, field, _ in _walk(SCHEMA, default_config(), ""):
+        yield key, field
+
+
+def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.default if isinstance(v, Field) else _defaults(v) for k, v in schema.items()}
+
+
+def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        k: _listed(v) if isinstance(v, Mapping) else tuple(v) if isinstance(v, list) else v
+        for k, v in values.items()
+    }
+
+
+def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple[str, Field, Any]]:
+    for name in config:
+        entry = schema.get(name)
+        key = prefix + name
+        if entry is None:
+            raise UserError(f"config.{key} does not exist{_suggest(name, schema)}")
+        if isinstance(entry, Field):
+            yield key, entry, config[name]
+        elif key in _OPEN:
+            for item in config[name]:
+                yield from _walk(_OPEN[key], config[name][item], f"{key}.{item}.")
+        else:
+            yield from _walk(entry, config[name], key + ".")
+    for name in schema:
+        if name not in config:
+            raise UserError(f"config.{prefix}{name} is missing; start from default_config()")
+
+
+def _field(key: str) -> Field:
+    node: Any = SCHEMA
+    path = ""
+    for part in key.split("."):
+        if isinstance(node, Field):
+            raise UserError(f"config.{path} is one value and has no {part!r}")
+        if path in _OPEN and part not in node:
+            node = {**node, part: _OPEN[path]}
+        if part not in node:
+            raise UserError(f"config.{key} does not exist{_suggest(part, node)}")
+        node = node[part]
+        path = f"{path}.{part}" if path else part
+    if not isinstance(node, Field):
+        raise UserError(
+            f"config.{key} is a group of settings ({', '.join(node)}); name one of them"
+        )
+    return node
+
+
+def _suggest(name: str, schema: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, schema, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(schema)}"
+
+
+def _from_file(path: str) -> ConfigDict:
+    file = Path(path)
+    if not file.is_file():
+        raise UserError(f"there is no config file {path}; configs/ holds one an experiment")
+    spec = importlib.util.spec_from_file_location(f"_ibrl_config_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is not a Python file; a config is one with a get_config()")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return module.get_config()
+    except UserError:
+        raise
+    except Exception as error:
+        # A locked ConfigDict names the key and its nearest relatives over several lines: keep the sentence.
+        sentence = " ".join(str(error).strip("'\"").split()).replace("\\n", " ")
+        raise UserError(f"the config {path} fails: {sentence or type(error).__name__}") from error

@@ -1,0 +1,1 @@
+"""The dialogue loop, trajectories and role views, chat templates, the agents that can take a turn."""

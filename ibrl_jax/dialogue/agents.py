@@ -1,0 +1,247 @@
+"""The five who can take a turn, behind one interface.
+
+A `Speaker` can hold a seat in any dialogue (a live policy, a past one, a scripted family, an endpoint, a person); `sit`
+gives the `Agent` that holds one seat of one dialogue. The dialogue loop knows of nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ibrl_jax.dialogue.conductor import Conductor
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
+from ibrl_jax.domains.base import Domain, Role, Scenario, Turn, TurnEnd
+from ibrl_jax.endpoints.client import Endpoint
+from ibrl_jax.sampler.engine import Engine, Request
+
+import numpy as np
+
+KeyOf = Callable[[int, int], tuple[int, int]]
+"""From (turn, attempt) to the two words of a sampling key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utterance:
+    """What an agent says, as it says it: the referee decides what of it is shown."""
+
+    text: str
+    end: TurnEnd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """One seat of one dialogue. `key_of` and `rng` derive from the dialogue's identity and nothing else."""
+
+    role: Role
+    scenario: Scenario
+    prompt: str
+    key_of: KeyOf
+    rng: np.random.Generator
+
+
+class Agent(Protocol):
+    """Holds one seat of one dialogue."""
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        """The next utterance, given the public record so far. A repeated call replaces the last reply."""
+        ...
+
+    def close(self) -> RoleView | None:
+        """End of the dialogue: the role's view, if a local policy held the seat."""
+        ...
+
+
+class Speaker(Protocol):
+    """Can hold a seat in any dialogue. `name` says who it is, in every record."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sit(self, seat: Seat, conductor: Conductor) -> Agent: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSpeaker:
+    """A policy on this machine's engine. `params` names its parameters there."""
+
+    engine: Engine
+    speech: Speech
+    params: str
+    ref: PolicyRef
+    temperature: float
+    max_new: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.ref.seat}:{self.ref.id}@{self.ref.version}"
+
+    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+        return _LocalAgent(self, seat, conductor)
+
+
+class _LocalAgent:
+    def __init__(self, speaker: LocalSpeaker, seat: Seat, conductor: Conductor) -> None:
+        self._speaker = speaker
+        self._seat = seat
+        self._conductor = conductor
+        self._slot = speaker.engine.acquire()
+        self._view = ViewBuilder(role=seat.role, policy=speaker.ref)
+        self._heard = 0
+        self._own: tuple[int, int, bool] | None = None
+        self._read(speaker.speech.chat.system(), seat.prompt, -1, Segment.TEMPLATE)
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        speaker, chat, view = self._speaker, self._speaker.speech.chat, self._view
+        if self._own is not None:
+            start, turn, stopped = self._own
+            if turn == len(turns):  # refused: as if it had never been said
+                view.retract(start)
+            else:
+                view.read(chat.close(stopped), turn, Segment.TEMPLATE)
+            self._own = None
+        for index in range(self._heard, len(turns)):
+            if turns[index].role != self._seat.role:
+                self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART)
+        self._heard = turn = len(turns)
+        start = len(view)
+        view.read(chat.header(), turn, Segment.TEMPLATE)
+        completion = await self._conductor.sample(
+            speaker.engine,
+            Request(
+                params=speaker.params,
+                slot=self._slot,
+                ids=view.ids,
+                key=self._seat.key_of(turn, attempt),
+                temperature=speaker.temperature,
+                max_new=speaker.max_new,
+            ),
+        )
+        view.sampled(completion.ids, completion.logps, turn)
+        self._own = (start, turn, completion.end == "stop")
+        return Utterance(text=speaker.speech.tokenizer.decode(completion.ids), end=completion.end)
+
+    def close(self) -> RoleView:
+        self._speaker.engine.release(self._slot)
+        return self._view.finish()
+
+    def _read(
+        self, around: tuple[list[int], list[int]], text: str, turn: int, kind: Segment
+    ) -> None:
+        before, after = around
+        self._view.read(before, turn, Segment.TEMPLATE)
+        self._view.read(self._speaker.speech.tokenizer.encode(text), turn, kind)
+        self._view.read(after, turn, Segment.TEMPLATE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedSpeaker:
+    """A rule-based family of the domain."""
+
+    domain: Domain
+    family: str
+
+    @property
+    def name(self) -> str:
+        return f"scripted:{self.family}"
+
+    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+        del conductor
+        return _ScriptedAgent(self, seat)
+
+
+class _ScriptedAgent:
+    def __init__(self, speaker: ScriptedSpeaker, seat: Seat) -> None:
+        self._player = speaker.domain.scripted(speaker.family, seat.scenario, seat.role, seat.rng)
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        del attempt
+        return Utterance(text=self._player.reply(turns), end="stop")
+
+    def close(self) -> None:
+        return None
+
+
+OPENING = "(You speak first.)"
+"""Said to an endpoint or a person who opens a dialogue, since a chat starts with somebody's message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSpeaker:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    endpoint: Endpoint
+
+    @property
+    def name(self) -> str:
+        return f"api:{self.endpoint.settings.name}"
+
+    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+        return _ApiAgent(self, seat, conductor)
+
+
+class _ApiAgent:
+    def __init__(self, speaker: ApiSpeaker, seat: Seat, conductor: Conductor) -> None:
+        self._endpoint = speaker.endpoint
+        self._seat = seat
+        self._conductor = conductor
+        # Three conversations of a scenario are three calls, and a rerun replays those three.
+        self._conversation = seat.key_of(-1, 0)[0]
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        messages = [{"role": "system", "content": self._seat.prompt}]
+        if not turns or turns[0].role == self._seat.role:
+            messages.append({"role": "user", "content": OPENING})
+        for turn in turns:
+            own = turn.role == self._seat.role
+            messages.append({"role": "assistant" if own else "user", "content": turn.text})
+        answer = await self._conductor.elsewhere(
+            self._endpoint.chat(messages, sample_index=self._conversation + attempt)
+        )
+        return Utterance(text=answer.text, end="length" if answer.finish == "length" else "stop")
+
+    def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonSpeaker:
+    """A person at the terminal."""
+
+    @property
+    def name(self) -> str:
+        return "person"
+
+    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+        return _PersonAgent(seat, conductor)
+
+
+class _PersonAgent:
+    def __init__(self, seat: Seat, conductor: Conductor) -> None:
+        self._seat = seat
+        self._conductor = conductor
+        self._heard = 0
+        print(seat.prompt, "\n", sep="", flush=True)
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        if attempt:
+            print("(that was not a legal turn; try again)", flush=True)
+        for turn in turns[self._heard :]:
+            if turn.role != self._seat.role:
+                print(f"{turn.role}> {turn.text}", flush=True)
+        self._heard = len(turns)
+        line = await self._conductor.elsewhere(asyncio.to_thread(self._ask))
+        if not line:
+            raise EOFError("the person left")
+        return Utterance(text=line.rstrip("\n"), end="stop")
+
+    def close(self) -> None:
+        return None
+
+    def _ask(self) -> str:
+        print(f"{self._seat.role}> ", end="", flush=True)
+        return sys.stdin.readline()

@@ -1,0 +1,74 @@
+"""Who can be seated: the engines of a stage, the parameters they hold, and a speaker for every name.
+
+Each role has an engine of its own, so that both roles' policies sample at the same time; an engine holds several sets
+of parameters of one shape (live, past, frozen), by name, and all share its compiled programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ibrl_jax.dialogue.agents import ApiSpeaker, LocalSpeaker, ScriptedSpeaker, Speaker
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.dialogue.views import PolicyRef
+from ibrl_jax.domains.base import Domain, Role
+from ibrl_jax.endpoints.client import Endpoint
+from ibrl_jax.errors import UserError
+from ibrl_jax.models.params import Params
+from ibrl_jax.sampler.engine import Engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """Everything that can hold a seat. `max_new` is the longest turn, tokens."""
+
+    domain: Domain
+    speech: Speech
+    engines: Mapping[Role, Engine]
+    endpoints: Mapping[str, Endpoint]
+    max_new: int
+
+    def load(self, role: Role, params: str, values: Params) -> None:
+        """Hold a set of parameters under a name in a role's engine, in place of what had that name."""
+        self.engines[role].load(params, values)
+
+    def local(self, role: Role, params: str, ref: PolicyRef, temperature: float) -> Speaker:
+        """A policy whose parameters were loaded under a name."""
+        return LocalSpeaker(
+            engine=self.engines[role],
+            speech=self.speech,
+            params=params,
+            ref=ref,
+            temperature=temperature,
+            max_new=self.max_new,
+        )
+
+    def named(self, name: str) -> Speaker:
+        """`scripted:<family>` or `api:<endpoint>`.
+
+        Raises:
+            UserError: there is no such endpoint, or the name has another form.
+        """
+        kind, _, which = name.partition(":")
+        if kind == "scripted":
+            return ScriptedSpeaker(domain=self.domain, family=which)
+        if kind == "api":
+            if which not in self.endpoints:
+                known = ", ".join(self.endpoints) or "none"
+                raise UserError(
+                    f"counterpart {name}: config.endpoints has no {which!r} (it has {known})"
+                )
+            return ApiSpeaker(endpoint=self.endpoints[which])
+        raise UserError(
+            f"{name!r} is no counterpart; it is frozen:start, frozen:<run>:<role>, scripted:<family> or api:<endpoint>"
+        )
+
+    def warm(self) -> None:
+        """Compile all programs now."""
+        for engine in self.engines.values():
+            engine.warmup()
+
+    @property
+    def compilations(self) -> int:
+        return sum(engine.compilations for engine in self.engines.values())

@@ -1,0 +1,159 @@
+"""The dialogue loop: many dialogues at once, one coroutine each, whoever speaks.
+
+What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose endpoint fails is played
+once more from its beginning, then recorded as aborted with its reason: nothing is refilled, nothing becomes a zero.
+Judges start when a dialogue ends, while the others still talk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ibrl_jax.dialogue.agents import Agent, Seat, Speaker
+from ibrl_jax.dialogue.conductor import Conductor
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.dialogue.views import RoleView
+from ibrl_jax.domains.base import Domain, Referee, Role, Scenario
+from ibrl_jax.endpoints.client import EndpointError
+from ibrl_jax.identity import generator, key_data
+from ibrl_jax.rewards.types import Case, Judge, Reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One dialogue to be played. `stage` separates training iterations from evaluations in every random key."""
+
+    stage: tuple[str | int, ...]
+    draw: str
+    rollout: int
+    scenario: Scenario
+    first: Role
+    matchup: frozenset[Role]
+    speakers: Mapping[Role, Speaker]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hall:
+    """What all dialogues of a stage share."""
+
+    domain: Domain
+    judges: Mapping[Role, Judge]
+    seed: int
+    retries: int
+    concurrency: int
+
+
+def play(
+    hall: Hall, matches: Sequence[Match], on_end: Callable[[Trajectory], None] = lambda _: None
+) -> list[Trajectory]:
+    """Plays the matches, at most `hall.concurrency` at a time, and gives the trajectories in the matches' order.
+
+    Raises:
+        UserError: an endpoint refuses its key or does not exist.
+    """
+    return asyncio.run(_play(hall, matches, on_end))
+
+
+async def _play(
+    hall: Hall, matches: Sequence[Match], on_end: Callable[[Trajectory], None]
+) -> list[Trajectory]:
+    conductor = Conductor()
+    waiting = iter(enumerate(matches))
+    done: list[Trajectory | None] = [None] * len(matches)
+
+    async def worker() -> None:
+        for index, match in waiting:  # a seat that falls free takes the next dialogue
+            done[index] = trajectory = await _dialogue(hall, match, conductor)
+            on_end(trajectory)
+
+    workers = [asyncio.create_task(worker()) for _ in range(min(hall.concurrency, len(matches)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        conductor.close()
+    return [trajectory for trajectory in done if trajectory is not None]
+
+
+async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajectory:
+    for attempt in range(2):
+        referee = hall.domain.referee(match.scenario, match.first)
+        try:
+            views, refused = await _talk(hall, match, conductor, referee)
+            break
+        except EndpointError as error:
+            if attempt:
+                referee.abort(str(error))
+                views, refused = {}, dict.fromkeys(hall.domain.roles, 0)
+    outcome = referee.outcome
+    if outcome is None:
+        raise RuntimeError(f"dialogue {match.draw}/{match.rollout} stopped without an outcome")
+    return Trajectory(
+        scenario=match.scenario,
+        draw=match.draw,
+        rollout=match.rollout,
+        first=match.first,
+        matchup=match.matchup,
+        speakers={role: speaker.name for role, speaker in match.speakers.items()},
+        turns=tuple(referee.turns),
+        views=views,
+        outcome=outcome,
+        rewards=await _judge(hall, match.scenario, referee),
+        retries=refused,
+    )
+
+
+async def _talk(
+    hall: Hall, match: Match, conductor: Conductor, referee: Referee
+) -> tuple[dict[Role, RoleView], dict[Role, int]]:
+    """One dialogue from its first turn to its last: the views of local policies, the refused turns by role."""
+    agents: dict[Role, Agent] = {}
+    views: dict[Role, RoleView] = {}
+    refused = dict.fromkeys(hall.domain.roles, 0)
+    with conductor.dialogue():
+        try:
+            for role in hall.domain.roles:
+                agents[role] = match.speakers[role].sit(_seat(hall, match, role), conductor)
+            while (role := referee.to_move) is not None:
+                for attempt in range(1 + hall.retries):
+                    utterance = await agents[role].reply(referee.turns, attempt)
+                    turn = referee.check(role, utterance.text, utterance.end)
+                    if turn.valid or attempt == hall.retries:
+                        break
+                    refused[role] += 1
+                referee.play(turn)
+        finally:
+            for role, agent in agents.items():
+                view = agent.close()
+                if view is not None:
+                    views[role] = view
+    return views, refused
+
+
+async def _judge(hall: Hall, scenario: Scenario, referee: Referee) -> dict[Role, Reward]:
+    assert referee.outcome is not None
+    cases = [Case.of(scenario, role, referee.turns, referee.outcome) for role in hall.domain.roles]
+    scores = await asyncio.gather(*(hall.judges[case.role].score(case) for case in cases))
+    return {case.role: score for case, score in zip(cases, scores, strict=True)}
+
+
+def _seat(hall: Hall, match: Match, role: Role) -> Seat:
+    identity = (*match.stage, match.draw, match.rollout, role)
+    return Seat(
+        role=role,
+        scenario=match.scenario,
+        prompt=hall.domain.prompt(match.scenario, role),
+        key_of=lambda turn, attempt: key_data(hall.seed, *identity, turn, attempt),
+        rng=generator(hall.seed, "scripted", *identity),
+    )
+
+
+def failures(trajectories: Iterable[Trajectory]) -> list[str]:
+    """The reasons of dialogues that were aborted."""
+    return [
+        t.outcome.end_reason for t in trajectories if t.outcome.end_reason.startswith("aborted")
+    ]

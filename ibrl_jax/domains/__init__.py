@@ -1,0 +1,1 @@
+"""What dialogues are about: scenarios, prompts, referees, outcomes, scripted counterparts."""

@@ -1,0 +1,138 @@
+"""What a domain is: scenarios, the public record of a dialogue, and a referee that rules on it.
+
+A domain knows nothing of policies, tokens or training. It says what a dialogue is about (`Scenario`), which
+utterances are legal and when a dialogue ends (`Referee`), and what happened (`Outcome`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Role = str
+"""The name of a seat: `agent0`, `agent1` (Deal-or-No-Deal); `sales`, `customer` (TeleSales)."""
+
+TurnEnd = Literal["stop", "length", "error"]
+"""How an utterance ended: by its end-of-turn token, cut off by the token limit, or not produced at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What one dialogue is about. `private[role]` is seen by that role alone.
+
+    `cluster` identifies what the statistics treat as one unit (Deal-or-No-Deal: the unordered scenario).
+    """
+
+    id: str
+    cluster: str
+    public: Mapping[str, Any]
+    private: Mapping[Role, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One utterance as the public record holds it: never a thought, never a private observation.
+
+    `action` is a label of the domain's own enum (`talk`, `propose`, ...; `malformed` when `valid` is false),
+    `payload` its JSON-able content, `error_code` says why a turn is malformed, `flags` note tolerated oddities.
+    """
+
+    role: Role
+    text: str
+    end: TurnEnd
+    action: str
+    valid: bool = True
+    payload: Any = None
+    error_code: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What happened, verified by the domain's rules. `facts` is JSON-able; per-role facts are mappings by role."""
+
+    end_reason: str
+    success: bool
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    offender: Role | None = None
+
+
+class Referee(Protocol):
+    """Rules on one dialogue. `check` parses without recording; `play` records and may end the dialogue."""
+
+    scenario: Scenario
+    turns: Sequence[Turn]
+
+    @property
+    def to_move(self) -> Role | None:
+        """The role that speaks next, or None once the dialogue has ended."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What happened, or None while the dialogue goes on."""
+        ...
+
+    def check(self, role: Role, text: str, end: TurnEnd) -> Turn:
+        """The turn that `text` would be; nothing is recorded, so an invalid one can be sampled again."""
+        ...
+
+    def play(self, turn: Turn) -> None:
+        """Record a turn. An invalid one ends the dialogue with its role as the offender."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the dialogue without a result (an endpoint that failed, a run that stops)."""
+        ...
+
+
+class ScriptedPlayer(Protocol):
+    """A rule-based counterpart in one dialogue."""
+
+    def reply(self, turns: Sequence[Turn]) -> str:
+        """The next utterance, given the whole public record so far (its own turns included)."""
+        ...
+
+
+class Domain(Protocol):
+    """One domain, built from a config."""
+
+    name: str
+    roles: tuple[Role, ...]
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        """The scenarios of `train`, `val` or `test`; the three are disjoint by cluster."""
+        ...
+
+    def prompt(self, scenario: Scenario, role: Role) -> str:
+        """The system prompt of a role: its rules first, then its own private observation, nothing else's."""
+        ...
+
+    def referee(self, scenario: Scenario, first: Role) -> Referee:
+        """A fresh referee for a dialogue that `first` opens."""
+        ...
+
+    def scripted(
+        self, family: str, scenario: Scenario, role: Role, rng: np.random.Generator
+    ) -> ScriptedPlayer:
+        """A scripted counterpart of a named family; raises UserError for an unknown one."""
+        ...
+
+    def reward(self, outcome: Outcome, role: Role) -> float:
+        """What a role is paid for an outcome by the domain's rules."""
+        ...
+
+    def measures(
+        self, scenario: Scenario, outcome: Outcome, role: Role
+    ) -> Mapping[str, float] | None:
+        """One dialogue's numbers for one seat, whose means are the table's (`agreement`, ...); None if aborted."""
+        ...
+
+    def tabulate(
+        self, results: Sequence[tuple[Scenario, Outcome, Role]], planned: int
+    ) -> Mapping[str, Any]:
+        """The metrics of a table's cell, JSON-able, None where undefined; `planned` dialogues were wanted."""
+        ...

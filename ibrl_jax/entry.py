@@ -1,0 +1,69 @@
+"""What every command has in common: its options, and how it ends.
+
+A user's mistake is one sentence on standard error and exit code 2; Ctrl-C is 130; anything else that goes wrong is a
+fault of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from ibrl_jax import host
+from ibrl_jax.errors import UserError
+
+
+class Options:
+    """`--name=value` options of a command, and the `--config.key=value` overrides among them."""
+
+    def __init__(self, argv: Sequence[str], known: Sequence[str]) -> None:
+        self.overrides = [option for option in argv if option.startswith("--config.")]
+        self._values: dict[str, str] = {}
+        for option in argv:
+            if option in self.overrides:
+                continue
+            name, equals, value = option.removeprefix("--").partition("=")
+            if not option.startswith("--") or name not in known:
+                names = ", ".join(f"--{name}" for name in known)
+                raise UserError(
+                    f"{option!r} is no option here; there are {names} and --config.key=value"
+                )
+            self._values[name] = value if equals else "true"
+
+    def need(self, name: str, example: str) -> str:
+        """An option's value. Raises UserError if it was not given."""
+        if not self._values.get(name):
+            raise UserError(f"--{name} is needed, such as --{name}={example}")
+        return self._values[name]
+
+    def flag(self, name: str) -> bool:
+        return self._values.get(name) == "true"
+
+    def get(self, name: str, default: str) -> str:
+        return self._values.get(name) or default
+
+
+def run(main: Callable[[Sequence[str], Console], None]) -> None:
+    """Runs a command on the command line's options and exits."""
+    host.prepare()
+    console = Console()
+    try:
+        main(sys.argv[1:], console)
+    except UserError as error:
+        _end(str(error), 2)
+    except KeyboardInterrupt as stop:
+        _end(str(stop) or "interrupted; the same command goes on from the last checkpoint", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        _end(f"cannot write{where}: {error.strerror}; what was saved before is whole", 2)
+    sys.exit(0)
+
+
+def _end(sentence: str, code: int) -> None:
+    print(sentence, file=sys.stderr)
+    sys.exit(code)

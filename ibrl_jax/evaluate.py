@@ -1,0 +1,26 @@
+"""`make evaluate RUN=...`: measures a finished run's policies against counterparts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from ibrl_jax import config as configs
+from ibrl_jax.entry import Options, run
+
+
+def main(argv: Sequence[str], console: Console) -> None:
+    options = Options(argv, ("run",))
+
+    from ibrl_jax.trainer.assess import assess, assess_sentence
+    from ibrl_jax.trainer.run import RunFolder
+
+    folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
+    config = configs.override(folder.config(), options.overrides)
+    table = assess(folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False))
+    console.print(assess_sentence(table), highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run(main)

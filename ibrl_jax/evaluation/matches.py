@@ -1,0 +1,267 @@
+"""Frozen policies against counterparts, in both seats: who meets whom, and the table that comes of it.
+
+A cell is one policy against one counterpart: every scenario of the split, every seed, the policy once in each seat;
+who opens alternates. Its unit of statistics is the scenario's cluster, whichever side sat where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from ibrl_jax.dialogue.agents import Speaker
+from ibrl_jax.dialogue.build import build_hall
+from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.loop import Match, play
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.dialogue.views import PolicyRef
+from ibrl_jax.domains.base import Role, Scenario
+from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.statistics import (
+    StatisticsSettings,
+    bootstrap_difference,
+    bootstrap_mean,
+)
+from ibrl_jax.identity import generator
+from ibrl_jax.models.params import Params
+
+HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """A frozen policy to be measured. `partners` hold the other seat in its in-system column."""
+
+    label: str
+    role: Role | None
+    params: Params
+    version: int
+    partners: tuple[str, ...]
+    """Labels of contestants, or names of counterparts (`scripted:...`, `api:...`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table. `counterpart` is a name, or None where it depends on the row."""
+
+    name: str
+    kind: str
+    counterpart: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One policy in one column: its dialogues, and in which seat the policy sat."""
+
+    trajectories: list[Trajectory]
+    seats: list[Role]
+    planned: int
+
+
+def columns_of(config: ConfigDict) -> list[Column]:
+    """In-system, self-play, and each counterpart of `config.evaluation`; one that training or the start has
+    met is no held-out one, and says so."""
+    met = {f"scripted:{family}" for family in config.sft.families if config.policy.start == "sft"}
+    met |= {name for settings in config.roles.values() for name in settings.counterpart}
+    columns = []
+    for entry in config.evaluation.counterparts:
+        name = entry if ":" in entry else f"scripted:{entry}"
+        kind = DEVELOPMENT if name in met else HELD_OUT
+        columns.append(Column(name=name.partition(":")[2], kind=kind, counterpart=name))
+    columns.append(Column(name=IN_SYSTEM, kind=IN_SYSTEM, counterpart=None))
+    columns.append(Column(name=SELF_PLAY, kind=SELF_PLAY, counterpart=None))
+    return columns
+
+
+def evaluate(
+    config: ConfigDict,
+    cast: Cast,
+    contestants: Sequence[Contestant],
+    note: Callable[[str], None],
+    keep: Callable[[str, str, Sequence[Trajectory]], None],
+) -> dict[str, Any]:
+    """The table, JSON-able. `keep` is given every cell's dialogues.
+
+    Raises:
+        UserError: a counterpart is unknown or an endpoint cannot be used.
+    """
+    for contestant in contestants:
+        for role in cast.domain.roles:
+            cast.load(role, contestant.label, contestant.params)
+    columns = columns_of(config)
+    settings = StatisticsSettings(**dict(config.statistics))
+    cells: dict[str, dict[str, Cell]] = {}
+    for contestant in contestants:
+        note(f"evaluating {contestant.label} in {len(columns)} columns")
+        cells[contestant.label] = {}
+        for column in columns:
+            cell = _play_cell(config, cast, contestants, contestant, column)
+            cells[contestant.label][column.name] = cell
+            keep(contestant.label, column.name, cell.trajectories)
+    held_out = [column.name for column in columns if column.kind == HELD_OUT]
+    if held_out:
+        columns.insert(0, Column(name="all held-out", kind=HELD_OUT, counterpart=None))
+        for row in cells.values():
+            row["all held-out"] = _pooled([row[name] for name in held_out])
+    rows = [
+        {
+            "policy": contestant.label,
+            "role": contestant.role,
+            "version": contestant.version,
+            "cells": {
+                column.name: _cell(cast, cells[contestant.label][column.name], settings)
+                for column in columns
+            },
+        }
+        for contestant in contestants
+    ]
+    return {
+        "columns": [
+            {"name": c.name, "kind": c.kind, "counterpart": c.counterpart} for c in columns
+        ],
+        "rows": rows,
+        "comparisons": _comparisons(cast, contestants, columns, cells, settings),
+        "settings": {
+            "evaluation": config.evaluation.to_dict(),
+            "statistics": config.statistics.to_dict(),
+            "domain": config[config.domain].to_dict(),
+            "group": "a draw of a scenario, by its id",
+            "advantage": config.advantage.to_dict(),
+            "seed": config.seed,
+            "in_system": {c.label: list(c.partners) for c in contestants},
+        },
+    }
+
+
+def _play_cell(
+    config: ConfigDict,
+    cast: Cast,
+    contestants: Sequence[Contestant],
+    policy: Contestant,
+    column: Column,
+) -> Cell:
+    matches, seats = [], []
+    by_label = {contestant.label: contestant for contestant in contestants}
+    roles = cast.domain.roles
+
+    def speaker(name: str, role: Role) -> Speaker:
+        if name not in by_label:
+            return cast.named(name)
+        ref = PolicyRef(id=name, seat="frozen", version=by_label[name].version)
+        return cast.local(role, name, ref, config.evaluation.temperature)
+
+    for index, scenario in enumerate(_scenarios(config, cast)):
+        for seed in range(config.evaluation.seeds):
+            for seat in roles:
+                others = {
+                    SELF_PLAY: (policy.label,),
+                    IN_SYSTEM: policy.partners,
+                }.get(column.kind) or (column.counterpart or "",)
+                other = others[(index + seed) % len(others)]
+                matches.append(
+                    Match(
+                        stage=("evaluate", policy.label, column.name),
+                        draw=f"{scenario.id}.{seed}",
+                        rollout=roles.index(seat),
+                        scenario=scenario,
+                        first=roles[(index + seed) % len(roles)],
+                        matchup=frozenset(),
+                        speakers={
+                            role: speaker(policy.label if role == seat else other, role)
+                            for role in roles
+                        },
+                    )
+                )
+                seats.append(seat)
+    hall = build_hall(
+        config,
+        cast.domain,
+        retries=config.evaluation.retries,
+        concurrency=config.rollout.draws * config.rollout.group,
+    )
+    played = play(hall, matches)
+    if len(played) != len(matches):
+        raise RuntimeError(f"{len(played)} dialogues of {len(matches)} asked for")
+    return Cell(trajectories=played, seats=seats, planned=len(matches))
+
+
+def _scenarios(config: ConfigDict, cast: Cast) -> Sequence[Scenario]:
+    """The first `evaluation.scenarios` of the split, in a seeded order that no run's seed changes."""
+    scenarios = cast.domain.scenarios(config.evaluation.split)
+    wanted = config.evaluation.scenarios or len(scenarios)
+    if wanted > len(scenarios):
+        raise UserError(
+            f"config.evaluation.scenarios is {wanted}, and {config.evaluation.split} has {len(scenarios)}"
+        )
+    order = generator(0, "evaluation", config.evaluation.split).permutation(len(scenarios))
+    return [scenarios[int(i)] for i in order[:wanted]]
+
+
+def _pooled(cells: Sequence[Cell]) -> Cell:
+    return Cell(
+        trajectories=[t for cell in cells for t in cell.trajectories],
+        seats=[seat for cell in cells for seat in cell.seats],
+        planned=sum(cell.planned for cell in cells),
+    )
+
+
+def _cell(cast: Cast, cell: Cell, settings: StatisticsSettings) -> dict[str, Any]:
+    results = [
+        (t.scenario, t.outcome, s) for t, s in zip(cell.trajectories, cell.seats, strict=True)
+    ]
+    values, clusters = _values(cast, cell)
+    row = dict(cast.domain.tabulate(results, cell.planned))
+    row["clusters"] = len(set(clusters.tolist()))
+    row["retries"] = sum(sum(t.retries.values()) for t in cell.trajectories)
+    for name in ("agreement", "expected_utility"):
+        interval = bootstrap_mean(values[name], clusters, settings)
+        row[f"{name}_ci"] = None if interval.low is None else [interval.low, interval.high]
+    return row
+
+
+def _values(cast: Cast, cell: Cell) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Each measure's value a finished dialogue [n], and the dialogues' clusters [n]."""
+    found = [
+        (measures, t.scenario.cluster)
+        for t, seat in zip(cell.trajectories, cell.seats, strict=True)
+        if (measures := cast.domain.measures(t.scenario, t.outcome, seat)) is not None
+    ]
+    names = found[0][0] if found else ("agreement", "expected_utility")
+    values = {name: np.array([m[name] for m, _ in found], np.float64) for name in names}
+    return values, np.array([cluster for _, cluster in found])
+
+
+def _comparisons(
+    cast: Cast,
+    contestants: Sequence[Contestant],
+    columns: Sequence[Column],
+    cells: Mapping[str, Mapping[str, Cell]],
+    settings: StatisticsSettings,
+) -> list[dict[str, Any]]:
+    """Each policy less the first one (the start), a column and measure at a time, with an interval."""
+    reference, *others = contestants
+    rows = []
+    for contestant in others:
+        for column in columns:
+            mine = _values(cast, cells[contestant.label][column.name])
+            theirs = _values(cast, cells[reference.label][column.name])
+            for name in ("agreement", "expected_utility"):
+                difference = bootstrap_difference(
+                    (mine[0][name], mine[1]), (theirs[0][name], theirs[1]), settings
+                )
+                rows.append(
+                    {
+                        "policy": contestant.label,
+                        "reference": reference.label,
+                        "column": column.name,
+                        "measure": name,
+                        "difference": difference.mean,
+                        "ci": None if difference.low is None else [difference.low, difference.high],
+                        "note": difference.note,
+                    }
+                )
+    return rows

@@ -1,0 +1,85 @@
+"""Log-probabilities of tokens that are already there, as training and checks need them.
+
+    logp[b, t] = log softmax(logits[b, t-1] / temperature)[ids[b, t]]
+    entropy[b, t] = -sum_v p log p  of the same distribution, the one that token t was drawn from
+
+The logits of `chunk` positions a row exist at a time: forward they are reduced at once, backward
+they are computed again (`jax.checkpoint`), so that no array of [B, T, V] ever exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.params import Params
+
+
+def score(
+    model: Decoder,
+    params: Params,
+    ids: jax.Array,
+    positions: jax.Array,
+    segment_ids: jax.Array | None,
+    temperature: jax.Array | float,
+    chunk: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability and entropy [B, T] of each token given those before it in its segment.
+
+    Both are float32, and 0 where nothing was predicted: a segment's first token, and padding.
+
+    Args:
+        ids, positions: [B, T].
+        segment_ids: [B, T], 0 is padding; None: one segment a row.
+        temperature: a scalar above 0; may be traced.
+        chunk: positions a row whose logits exist at once; static.
+    """
+    variables = {"params": params}
+    hidden: Any = model.apply(variables, ids, positions, segment_ids)
+    given, targets = hidden[:, :-1], ids[:, 1:]  # [B, T-1, D], [B, T-1]
+
+    @jax.checkpoint
+    def piece(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits: Any = model.apply(variables, hidden, method=Decoder.logits)
+        logits = logits / temperature
+        return token_logp(logits, targets), entropy_of(logits)
+
+    logp, entropy = _in_chunks(piece, given, targets, chunk)
+    if segment_ids is not None:
+        inside = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
+        logp, entropy = jnp.where(inside, logp, 0.0), jnp.where(inside, entropy, 0.0)
+    first = ((0, 0), (1, 0))
+    return jnp.pad(logp, first), jnp.pad(entropy, first)
+
+
+def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """log softmax(logits [..., V])[tokens [...]], in the dtype of the logits."""
+    picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+    return picked - jax.nn.logsumexp(logits, axis=-1)
+
+
+def entropy_of(logits: jax.Array) -> jax.Array:
+    """Entropy [...] of softmax(logits [..., V]), in nats."""
+    logp = jax.nn.log_softmax(logits, axis=-1)
+    return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+
+def _in_chunks(
+    piece: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+    hidden: jax.Array,
+    targets: jax.Array,
+    chunk: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`piece` over slices of the time axis, in order; the last is padded and cut again."""
+    b, t, d = hidden.shape
+    chunks = -(-t // chunk) if t else 0
+    spare = chunks * chunk - t
+    hidden = jnp.pad(hidden, ((0, 0), (0, spare), (0, 0))).reshape(b, chunks, chunk, d)
+    targets = jnp.pad(targets, ((0, 0), (0, spare))).reshape(b, chunks, chunk)
+    out = jax.lax.map(lambda xs: piece(*xs), (hidden.swapaxes(0, 1), targets.swapaxes(0, 1)))
+    logp, entropy = (x.swapaxes(0, 1).reshape(b, chunks * chunk)[:, :t] for x in out)
+    return logp, entropy

@@ -1,0 +1,1 @@
+"""Mesh, sharding rules, several hosts."""

@@ -1,0 +1,25 @@
+"""`make report RUN=...`: writes a run's report.html."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from ibrl_jax.entry import Options, run
+
+
+def main(argv: Sequence[str], console: Console) -> None:
+    options = Options(argv, ("run",))
+
+    from ibrl_jax.reporting.html import write_report
+    from ibrl_jax.trainer.run import RunFolder
+
+    folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
+    report = write_report(folder.path)
+    folder.summary({"report": report.name})
+    console.print(f"the report is {report}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run(main)

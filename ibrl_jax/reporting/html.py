@@ -1,0 +1,252 @@
+"""The report of a run: one self-contained HTML file, with no network and no script but its own.
+
+Text of dialogues reaches the page only as JSON that the page's script turns into text nodes;
+everything else is escaped by the templates. A content security policy admits that one script by
+its hash and nothing else, so a turn that holds markup stays a turn.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from ibrl_jax.reporting import figures
+from ibrl_jax.reporting.progress import duration
+from ibrl_jax.reporting.runs import Run, read_run, series
+from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
+from ibrl_jax.reporting.tables import MEASURES, Row, Table, lay_out, p_value, percent, share
+from ibrl_jax.reporting.transcripts import Sample, embed, sample_groups
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One figure of the page's head; `change` is what to see it against, `good` if it is better."""
+
+    label: str
+    value: str
+    change: str = ""
+    good: bool | None = None
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes `report.html` into a run folder and returns its path.
+
+    A run without an evaluation or without dialogues gets a report that says so. Raises UserError
+    when there is no such folder, it has no metrics, or a file in it cannot be read.
+    """
+    run = read_run(run_dir)
+    path = run.path / "report.html"
+    unfinished = path.with_suffix(".html.part")
+    unfinished.write_text(render(run), encoding="utf-8")
+    os.replace(unfinished, path)
+    return path
+
+
+def render(run: Run) -> str:
+    """The page as text."""
+    table = lay_out(run.evaluation) if run.evaluation else None
+    sample = sample_groups(run.dialogues) if run.dialogues else Sample(groups=[], note="")
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, share=share, p_value=p_value, plain=_plain)
+    return environment.get_template("report.html").render(
+        run=run,
+        title=f"{run.name} · IB-RL report",
+        headline=headline(run, table),
+        tiles=_tiles(run, table),
+        table=table,
+        measures=MEASURES,
+        settings=_flat((run.evaluation or {}).get("settings") or {}),
+        comparisons=(run.evaluation or {}).get("comparisons") or [],
+        figures=_figures(run, table),
+        config=_flat(run.config or {}),
+        sample=sample,
+        data=Markup(embed({"groups": sample.groups})),
+        script=Markup(script),
+        script_hash=digest,
+        css=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        light=Markup(css_variables(LIGHT)),
+        dark=Markup(css_variables(DARK)),
+    )
+
+
+def headline(run: Run, table: Table | None) -> str:
+    """What came out, in a sentence."""
+    done = len(run.metrics)
+    after = f"After {done} iteration{'' if done == 1 else 's'}"
+    held = _held_out(table) if table else None
+    if held and (now := _mean(held.trained, held.columns, "agreement")) is not None:
+        text = f"{after}, {held.trained[0].policy} agrees in {percent(now)}% of dialogues "
+        text += f"with {held.whom}"
+        was = _mean(held.start, held.columns, "agreement")
+        if was is not None:
+            gap = 100 * (now - was)
+            how = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
+            text += f", {how if abs(gap) >= 0.05 else 'no more and no less than'} its start"
+        utility = [_mean(rows, held.columns, "expected_utility") for rows in held.sides]
+        if utility[0] is not None and utility[1] is not None:
+            moved = "rises" if utility[1] > utility[0] else "falls"
+            text += f"; expected utility {moved} from {share(utility[0])} to {share(utility[1])}"
+        return text + "."
+    moves = [
+        f"{role} from {first:.2f} to {last:.2f}"
+        for role in run.roles
+        if (ends := _ends(series(run.metrics, "roles", role, "reward"))) is not None
+        for first, last in [ends]
+    ]
+    if not moves:
+        return f"{after}, no role has a scored reward."
+    return f"{after}, mean reward went {' and '.join(moves)}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HeldOut:
+    start: Sequence[Row]
+    trained: Sequence[Row]
+    columns: Sequence[int]
+    whom: str
+
+    @property
+    def sides(self) -> tuple[Sequence[Row], Sequence[Row]]:
+        return self.start, self.trained
+
+
+def _held_out(table: Table) -> _HeldOut | None:
+    """The rows of the start and of the first trained policy, over held-out counterparts if any."""
+    starts = [row for row in table.rows if "start" in row.policy.lower()]
+    others = [row for row in table.rows if row not in starts]
+    if not others:
+        return None
+    held = [i for i, column in enumerate(table.columns) if column.kind == "held-out"]
+    return _HeldOut(
+        start=starts,
+        trained=[row for row in others if row.policy == others[0].policy],
+        columns=held or list(range(len(table.columns))),
+        whom="held-out counterparts" if held else "the counterparts it was evaluated with",
+    )
+
+
+def _tiles(run: Run, table: Table | None) -> list[Tile]:
+    tiles = []
+    if table and (held := _held_out(table)):
+        for measure, label, write in (
+            ("agreement", "agreement, %", percent),
+            ("expected_utility", "expected utility", share),
+        ):
+            was, now = (_mean(rows, held.columns, measure) for rows in held.sides)
+            if now is not None:
+                changed = was is not None and write(was) != write(now)
+                tiles.append(
+                    Tile(
+                        label=f"{'held-out ' if 'held-out' in held.whom else ''}{label}",
+                        value=write(now),
+                        change="" if was is None else f"start {write(was)}",
+                        good=(now > was) if was is not None and changed else None,
+                    )
+                )
+    seconds = series(run.metrics, "seconds", "total")
+    tiles.append(
+        Tile(
+            label="training time",
+            value=duration(float(np.nansum(seconds))),
+            change=f"{np.median(seconds[np.isfinite(seconds)]):.2f} s an iteration"
+            if np.isfinite(seconds).any()
+            else "",
+        )
+    )
+    coverage = series(run.metrics, "coverage")
+    if np.isfinite(coverage).any():
+        worst = float(np.nanmin(coverage))
+        tiles.append(
+            Tile(
+                label="rewards scored, %",
+                value=percent(worst),
+                change="lowest iteration",
+                good=None if worst == 1 else False,
+            )
+        )
+    gaps = [series(run.metrics, "roles", role, "sampler_trainer_max") for role in run.roles]
+    if gaps and np.isfinite(gaps).any():
+        tiles.append(
+            Tile(
+                label="sampler–trainer difference",
+                value=f"{np.nanmax(gaps):.1e}",
+                change="largest log-prob gap",
+            )
+        )
+    return tiles
+
+
+def _figures(run: Run, table: Table | None) -> Mapping[str, Any]:
+    return {
+        "rewards": Markup(figures.reward_curves(run.metrics, run.roles)),
+        "agreement": Markup(figures.agreement_bars(table) or "") if table else "",
+        "health": [
+            (name, Markup(svg)) for name, svg in figures.health_panels(run.metrics, run.roles)
+        ],
+        "seconds": Markup(figures.stage_seconds(run.metrics)),
+        "endings": Markup(figures.endings(run.metrics) or ""),
+    }
+
+
+def _mean(rows: Sequence[Row], columns: Sequence[int], measure: str) -> float | None:
+    values = [
+        value
+        for row in rows
+        for i in columns
+        if (cell := row.cells[i]) is not None and (value := cell.number(measure)) is not None
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _ends(values: np.ndarray) -> tuple[float, float] | None:
+    """Means of the first and the last tenth."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return None
+    tenth = max(1, known.size // 10)
+    return float(known[:tenth].mean()), float(known[-tenth:].mean())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            found += _flat(value, f"{name}.")
+        else:
+            found.append((name, _plain(value)))
+    return found
+
+
+def _plain(value: Any) -> str:
+    """A setting as one reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_plain(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    return str(value)

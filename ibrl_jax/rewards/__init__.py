@@ -1,0 +1,1 @@
+"""Judges: rule-based and LLM; typed results."""

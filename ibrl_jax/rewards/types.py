@@ -1,0 +1,58 @@
+"""What a role is paid: never a bare float, so that nothing failed can pass for a zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    value: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    reason: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    pass
+
+
+Reward = Scored | Failed | Pending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a judge of one role may see: the public dialogue, the outcome, and that role's own observation."""
+
+    role: Role
+    scenario_id: str
+    public: Mapping[str, Any]
+    observation: Any
+    turns: Sequence[Turn]
+    outcome: Outcome
+
+    @classmethod
+    def of(cls, scenario: Scenario, role: Role, turns: Sequence[Turn], outcome: Outcome) -> Case:
+        return cls(
+            role=role,
+            scenario_id=scenario.id,
+            public=scenario.public,
+            observation=scenario.private[role],
+            turns=tuple(turns),
+            outcome=outcome,
+        )
+
+
+class Judge(Protocol):
+    """Scores one finished dialogue for one role."""
+
+    async def score(self, case: Case) -> Scored | Failed: ...

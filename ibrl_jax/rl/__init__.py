@@ -1,0 +1,1 @@
+"""Pure functions and one learner: advantages, losses, batches, opponent pool, schedule."""

@@ -1,0 +1,221 @@
+"""The token loss: clipped GRPO, KL to the reference, entropy bonus (paper, sections 4.1 and 5.1).
+
+For a token t of row b that is trained on, with advantage A_b, r = exp(logp - behaviour_logp):
+
+    l(b, t) = -min(r A_b, clip(r, 1 - clip_low, 1 + clip_high) A_b) + kl k3(b, t) - entropy H(b, t)
+    k3(b, t) = exp(d) - d - 1,  d = reference_logp - logp
+    L = sum_(b, t) w(b, t) l(b, t) / C
+
+    normalise    w(b, t)           C
+    tokens       1                 trained tokens
+    sequences    1 / tokens of b   rows with a trained token
+    constant     1 / constant      rows with a trained token
+
+all times the row's weight. Sum and C are returned apart and summed over the whole batch before the
+one division, so micro-batches, padding rows and padding tokens change neither the loss nor its
+gradient.
+
+A token not trained on may hold anything, NaN included: inputs are replaced before they are used,
+and results once more, so that neither the value nor the gradient sees it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from ibrl_jax.dialogue.views import Segment
+from ibrl_jax.errors import UserError
+from ibrl_jax.rl.batches import RoleBatch
+
+LARGEST_EXPONENT = 20.0
+"""Exponents are held below this: e^20 = 4.9e8, far outside any clip range, far inside fp32's."""
+
+SUMS = ("surrogate", "kl", "entropy", "clip_low", "clip_high", "logp", "logp_gap")
+PEAKS = ("ratio_deviation_max", "logp_gap_max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """What is compiled into the loss.
+
+    `normalise`: the module's table; `constant` is in tokens, and read in that mode alone. `mask`:
+    `own` trains on what this role's policy sampled; `all` on the counterpart's tokens too.
+    `kl_on_degenerate`: whether rows of a group without signal (advantage 0) still feel the KL and
+    the entropy bonus. Either way they count in C.
+    """
+
+    normalise: Literal["tokens", "sequences", "constant"]
+    constant: float
+    mask: Literal["own", "all"]
+    kl_on_degenerate: bool
+
+    def __post_init__(self) -> None:
+        if self.normalise not in ("tokens", "sequences", "constant"):
+            raise UserError(
+                f"loss.normalise is `{self.normalise}`: it must be `tokens`, `sequences` or "
+                "`constant`."
+            )
+        if self.normalise == "constant" and not self.constant > 0:
+            raise UserError(f"loss.constant is {self.constant}: it must be a positive token count.")
+        if self.mask not in ("own", "all"):
+            raise UserError(f"isolation.mask is `{self.mask}`: it must be `own` or `all`.")
+
+
+class LossSums(flax.struct.PyTreeNode):
+    """The loss of some rows before any division; all scalars, float32.
+
+    `loss` / `count` is L. `sums` are plain sums over trained tokens, to be divided by `tokens`: the
+    clipped objective, k3, entropy, tokens whose gradient the clip stopped at either end, logp, and
+    |logp - behaviour_logp|. `peaks` are largest values over the tokens that this policy sampled:
+    |ratio - 1|, and |logp - behaviour_logp|, which at the first update after a rollout is the
+    difference between sampler and trainer.
+    """
+
+    loss: Any
+    count: Any
+    tokens: Any
+    sums: dict[str, Any]
+    peaks: dict[str, Any]
+
+    @classmethod
+    def zeros(cls) -> LossSums:
+        zero = jnp.zeros((), jnp.float32)
+        return cls(
+            loss=zero,
+            count=zero,
+            tokens=zero,
+            sums=dict.fromkeys(SUMS, zero),
+            peaks=dict.fromkeys(PEAKS, zero),
+        )
+
+    def merge(self, other: LossSums) -> LossSums:
+        """The sums of both sets of rows together."""
+        return LossSums(
+            loss=self.loss + other.loss,
+            count=self.count + other.count,
+            tokens=self.tokens + other.tokens,
+            sums=jax.tree.map(jnp.add, self.sums, other.sums),
+            peaks=jax.tree.map(jnp.maximum, self.peaks, other.peaks),
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """The loss L, means over trained tokens, peaks, and the number of tokens; 0 for no rows."""
+        means = {k: v / jnp.maximum(self.tokens, 1.0) for k, v in self.sums.items()}
+        return {"loss": self.loss / self.divisor, "tokens": self.tokens} | means | self.peaks
+
+    @property
+    def divisor(self) -> Any:
+        """C, or 1 where there is nothing to divide."""
+        return jnp.where(self.count > 0, self.count, 1.0)
+
+
+def k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
+    """Per-token estimate exp(d) - d - 1 of KL(policy || reference), d = reference - logp; any
+    shape.
+
+    Zero only at equality, never negative. Near 0, where the difference would cancel, its series is
+    used. Above LARGEST_EXPONENT the exponential goes on as its tangent: finite at any difference,
+    and its gradient still pulls the policy back to the reference (a plain clamp would let it go).
+    """
+    d = reference - logp
+    held = jnp.minimum(d, LARGEST_EXPONENT)
+    far = jnp.expm1(held) + jnp.exp(held) * (d - held) - d
+    small = jnp.where(jnp.abs(d) < 0.02, d, 0.0)
+    near = small * small * (1 / 2 + small * (1 / 6 + small / 24))
+    return jnp.where(jnp.abs(d) < 0.02, near, far)
+
+
+def trained_tokens(batch: RoleBatch, mask: str) -> tuple[jax.Array, jax.Array]:
+    """(trained, sampled), both [B, T] bool: what the loss is on, and what this policy sampled."""
+    real = (batch.weight > 0)[:, None] & (batch.segment_ids > 0)  # [B, T]
+    sampled = real & batch.loss_mask.astype(bool)
+    if mask == "own":
+        return sampled, sampled
+    return sampled | (real & (batch.segment == Segment.COUNTERPART)), sampled
+
+
+def token_weights(
+    trained: jax.Array, weight: jax.Array, settings: LossSettings
+) -> tuple[jax.Array, jax.Array]:
+    """w [B, T] and C [] of the module's table, from trained [B, T] and the rows' weight [B]."""
+    on = trained.astype(jnp.float32)  # [B, T]
+    lengths = on.sum(axis=1)  # [B]
+    rows = jnp.where(lengths > 0, weight, 0.0)  # [B]
+    on = on * rows[:, None]
+    match settings.normalise:
+        case "tokens":
+            return on, on.sum()
+        case "sequences":
+            return on / jnp.maximum(lengths, 1.0)[:, None], rows.sum()
+        case "constant":
+            return on / settings.constant, rows.sum()
+
+
+def grpo(
+    logp: jax.Array,
+    entropy: jax.Array,
+    batch: RoleBatch,
+    *,
+    kl: Any,
+    entropy_bonus: Any,
+    clip_low: Any,
+    clip_high: Any,
+    settings: LossSettings,
+) -> LossSums:
+    """The module's loss over the rows of a batch, as sums.
+
+    `logp` and `entropy` [B, T] are the network's, for the token at t given those before it. The
+    four coefficients are scalars and may be traced; `kl` and `entropy_bonus` are per nat.
+
+    With `mask = all`, nobody of this policy sampled the counterpart's tokens, so there is no
+    behaviour log-prob to compare with: the policy's own present one stands in, its ratio is 1, its
+    gradient is A times that of the log-prob, and no epoch clips it.
+    """
+    trained, sampled = trained_tokens(batch, settings.mask)
+    weights, count = token_weights(trained, batch.weight, settings)
+
+    def safe(x: jax.Array) -> jax.Array:
+        return jnp.where(trained, x.astype(jnp.float32), 0.0)
+
+    logp, entropy, reference = safe(logp), safe(entropy), safe(batch.reference_logp)
+    own = jnp.where(sampled, batch.behaviour_logp, 0.0)
+    behaviour = jnp.where(sampled, own, jax.lax.stop_gradient(logp))
+    advantage = batch.advantage[:, None]  # [B, 1]
+
+    gap = logp - behaviour
+    ratio = jnp.exp(jnp.clip(gap, -LARGEST_EXPONENT, LARGEST_EXPONENT))
+    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
+    divergence = k3(logp, reference)
+    pull = kl * divergence - entropy_bonus * entropy
+    if not settings.kl_on_degenerate:
+        pull = jnp.where(batch.degenerate[:, None], 0.0, pull)
+    loss = jnp.where(trained, weights * (pull - surrogate), 0.0)
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.where(trained, x, 0.0).sum(dtype=jnp.float32)
+
+    def peak(x: jax.Array) -> jax.Array:
+        return jnp.where(sampled, jnp.abs(x), 0.0).max()
+
+    sums = {
+        "surrogate": surrogate,
+        "kl": divergence,
+        "entropy": entropy,
+        "clip_low": (ratio < 1.0 - clip_low) & (advantage < 0),
+        "clip_high": (ratio > 1.0 + clip_high) & (advantage > 0),
+        "logp": logp,
+        "logp_gap": jnp.abs(gap),
+    }
+    return LossSums(
+        loss=loss.sum(),
+        count=count,
+        tokens=total(trained),
+        sums={name: total(value) for name, value in sums.items()},
+        peaks={"ratio_deviation_max": peak(ratio - 1.0), "logp_gap_max": peak(gap)},
+    )

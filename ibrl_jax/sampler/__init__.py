@@ -1,0 +1,1 @@
+"""The batched engine: slots, prefill, decode, caches, sampling."""

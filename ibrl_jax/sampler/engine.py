@@ -1,0 +1,312 @@
+"""Many dialogues sampled at once: slots that keep caches between turns, and fixed shapes.
+
+A dialogue (one role's side of it) holds a slot for its whole life. A request brings all ids of its
+view; what the slot's cache already holds of them is not read again:
+
+```
+slot holds     a b c d e f g
+request        a b c d X Y             a turn was retracted: the common prefix stays
+read anew              X Y             then sampling goes on from position 6
+```
+
+Calls take their shapes from the settings' buckets: rows R, new tokens T, cache length S. `warmup`
+compiles each program that can occur; after it nothing compiles.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ibrl_jax.models.cache import empty_cache
+from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.params import Params, abstract_params
+from ibrl_jax.models.serving import ServingParams, serving_params
+from ibrl_jax.sampler.programs import Batch, Sampled, Shape, play
+from ibrl_jax.sampler.sampling import Strategy, Temperature
+from ibrl_jax.sampler.types import Completion, EngineSettings, EngineStats, Request
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Slot:
+    """What the host knows of a slot: which ids its cache holds, and whose they are."""
+
+    owner: int = -1  # the load that the cache was computed with; -1: of none
+    ids: list[int] = field(default_factory=list)
+
+    def held(self, owner: int, ids: list[int]) -> int:
+        """How many of `ids` the cache holds; the last is always read anew, for its logits."""
+        if self.owner != owner:
+            return 0
+        n = min(len(self.ids), len(ids) - 1)
+        if self.ids[:n] == ids[:n]:
+            return n
+        return next(i for i in range(n) if self.ids[i] != ids[i])
+
+
+@dataclass
+class _Row:
+    """A request on its way: where its reading stands, and how much it may sample."""
+
+    index: int
+    request: Request
+    ids: list[int]
+    start: int
+    limit: int
+
+
+class Engine:
+    """Samples for many dialogues and several sets of parameters, on one device, from one thread.
+
+    Args:
+        model: the network; all sets of parameters have its shapes.
+        settings: sizes and buckets.
+        stop_ids: a row stops after sampling one of them.
+        strategy: which tokens may be drawn; all of them by default.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        settings: EngineSettings,
+        stop_ids: Iterable[int],
+        strategy: Strategy | None = None,
+    ) -> None:
+        self.settings = settings
+        self.stop_ids = tuple(sorted(set(stop_ids)))
+        self.stats = EngineStats()
+        self._config = model.config
+        self._model, self._strategy = model, strategy or Temperature()
+        self._params: dict[str, tuple[int, ServingParams]] = {}
+        self._loads = 0
+        self._serve = jax.jit(functools.partial(serving_params, model.config))
+        self._slots = [_Slot() for _ in range(settings.slots)]
+        self._free = list(range(settings.slots))
+        self._store = empty_cache(model.config, settings.slots, settings.lengths[-1])
+        self._programs: dict[Shape, jax.stages.Compiled] = {}
+        self._warm = False
+
+    # Parameters
+
+    def load(self, name: str, params: Params) -> None:
+        """Set or replace a named set of parameters; caches computed under that name are forgotten.
+
+        The engine keeps a copy of its own (in the compute type), so the caller may donate `params`
+        afterwards.
+
+        Raises:
+            ValueError: if structure, shapes or types are not the model's.
+        """
+        _check_same(abstract_params(self._config), params, f"parameters '{name}'")
+        self._loads += 1
+        self._params[name] = (self._loads, self._serve(params))
+
+    def unload(self, name: str) -> None:
+        """Forget a set of parameters."""
+        del self._params[name]
+
+    # Slots
+
+    def acquire(self) -> int:
+        """The lowest free slot.
+
+        Raises:
+            RuntimeError: if none is free.
+        """
+        if not self._free:
+            raise RuntimeError(f"all {self.settings.slots} slots of the engine are taken")
+        return heapq.heappop(self._free)
+
+    def release(self, slot: int) -> None:
+        """Give a slot back; its cache is forgotten."""
+        if slot in self._free or not 0 <= slot < self.settings.slots:
+            raise ValueError(f"slot {slot} was not acquired")
+        self._slots[slot] = _Slot()
+        heapq.heappush(self._free, slot)
+
+    # Programs
+
+    @property
+    def compilations(self) -> int:
+        """Programs built so far."""
+        return len(self._programs)
+
+    def warmup(self) -> None:
+        """Compile every program that can occur, as many at a time as there are cores."""
+        missing = [shape for shape in self.settings.shapes() if shape not in self._programs]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self._programs.update(zip(missing, pool.map(self._compile, missing), strict=True))
+        self._warm = True
+
+    def _program(self, shape: Shape) -> jax.stages.Compiled:
+        if shape not in self._programs:
+            if self._warm:
+                log.warning("the sampler compiles %s although it was warm", shape)
+            self._programs[shape] = self._compile(shape)
+        return self._programs[shape]
+
+    def _compile(self, shape: Shape) -> jax.stages.Compiled:
+        program = functools.partial(
+            play, self._model, self._strategy, self.stop_ids, self.settings.max_new, shape.length
+        )
+        params = jax.eval_shape(self._serve, abstract_params(self._config))
+        store = jax.eval_shape(lambda x: x, self._store)
+        batch = Batch(**_padding(self.settings, shape))
+        return jax.jit(program, donate_argnums=1).lower(params, store, batch).compile()
+
+    # Sampling
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        """Sample for each request, in order. Requests of one set of parameters share calls.
+
+        A view that leaves no room below `max_length` ends with "length" and no tokens.
+
+        Raises:
+            ValueError: for a request that is not sound, before anything is changed: an unknown
+                name, a slot that is free or asked for twice, no ids, ids outside the vocabulary.
+        """
+        begun = time.perf_counter()
+        groups: dict[str, list[_Row]] = {}
+        for row in self._check(requests):
+            if row.limit > 0:
+                groups.setdefault(row.request.params, []).append(row)
+        flights: list[tuple[list[_Row], Sampled]] = []
+        most = self.settings.rows[-1]
+        for name, rows in groups.items():
+            for i in range(0, len(rows), most):
+                flights.append((rows[i : i + most], self._fly(name, rows[i : i + most])))
+        done = [Completion([], [], "length")] * len(requests)
+        landed = jax.device_get([sampled for _, sampled in flights])
+        for (rows, _), sampled in zip(flights, landed, strict=True):
+            self._land(rows, sampled, done)
+        self.stats.seconds += time.perf_counter() - begun
+        return done
+
+    def _fly(self, name: str, rows: list[_Row]) -> Sampled:
+        """Start the calls of one group: pieces of long texts first, then the one that samples."""
+        widest = self.settings.new_tokens[-1]
+        while long := [row for row in rows if len(row.ids) - row.start > widest]:
+            self._call(name, long, [row.start + widest for row in long], sample=False)
+        return self._call(name, rows, [len(row.ids) for row in rows], sample=True)
+
+    def _call(self, name: str, rows: list[_Row], stops: list[int], *, sample: bool) -> Sampled:
+        """Start one call that reads `ids[start:stop]` of each row."""
+        entries = max(
+            stop + (row.limit - 1 if sample else 0) for row, stop in zip(rows, stops, strict=True)
+        )
+        shape = Shape(
+            rows=_bucket(self.settings.rows, len(rows)),
+            new_tokens=_bucket(
+                self.settings.new_tokens,
+                max(stop - row.start for row, stop in zip(rows, stops, strict=True)),
+            ),
+            length=_bucket(self.settings.lengths, entries),
+        )
+        owner, params = self._params[name]
+        batch = _padding(self.settings, shape)
+        for r, (row, stop) in enumerate(zip(rows, stops, strict=True)):
+            count = stop - row.start
+            batch["slots"][r] = row.request.slot
+            batch["starts"][r] = row.start
+            batch["ids"][r, :count] = row.ids[row.start : stop]
+            batch["counts"][r] = count
+            batch["keys"][r] = row.request.key
+            batch["temperatures"][r] = row.request.temperature
+            batch["limits"][r] = row.limit if sample else 0
+            self.stats.tokens_read += count
+            slot = self._slots[row.request.slot]
+            slot.owner, slot.ids = owner, row.ids[:stop]
+            row.start = stop
+        self.stats.calls += 1
+        self._store, sampled = self._program(shape)(params, self._store, Batch(**batch))
+        return sampled
+
+    def _land(self, rows: list[_Row], sampled: Sampled, done: list[Completion]) -> None:
+        """Turn what a call gave into completions, and note what the slots now hold."""
+        self.stats.decode_steps += int(sampled.steps)
+        all_ids, all_logps = sampled.ids.tolist(), sampled.logps.tolist()
+        for row, ids, logps, n in zip(
+            rows, all_ids, all_logps, sampled.lengths.tolist(), strict=False
+        ):
+            end = "stop" if ids[n - 1] in self.stop_ids else "length"
+            done[row.index] = Completion(ids[:n], logps[:n], end)
+            self._slots[row.request.slot].ids.extend(ids[: n - 1])  # the last was not read
+            self.stats.tokens_sampled += n
+
+    def _check(self, requests: Sequence[Request]) -> list[_Row]:
+        """Refuse what is not sound before anything is changed; then find what each slot holds."""
+        slots = [request.slot for request in requests]
+        if len(set(slots)) < len(slots):
+            raise ValueError("two requests of one call have the same slot")
+        free, rows = set(self._free), []
+        for index, request in enumerate(requests):
+            ids = list(request.ids)
+            what = f"request {index} of slot {request.slot}"
+            if request.slot in free or not 0 <= request.slot < self.settings.slots:
+                raise ValueError(f"{what}: the slot was not acquired")
+            if request.params not in self._params:
+                raise ValueError(f"{what}: no parameters are loaded as '{request.params}'")
+            if not ids:
+                raise ValueError(f"{what}: there are no ids to go on from")
+            if not 0 < request.max_new <= self.settings.max_new:
+                raise ValueError(
+                    f"{what}: max_new is {request.max_new}, not in 1 to {self.settings.max_new}"
+                )
+            if not 0 <= request.temperature < float("inf"):
+                raise ValueError(f"{what}: temperature is {request.temperature}")
+            if len(request.key) != 2 or not all(0 <= k < 2**32 for k in request.key):
+                raise ValueError(f"{what}: key {request.key} is not two numbers of 32 bits")
+            start = self._slots[request.slot].held(self._params[request.params][0], ids)
+            if min(ids[start:]) < 0 or max(ids[start:]) >= self._config.vocab_size:
+                raise ValueError(
+                    f"{what}: an id is outside the vocabulary of {self._config.vocab_size}"
+                )
+            limit = min(request.max_new, self.settings.max_length - len(ids))
+            rows.append(_Row(index, request, ids, start, limit))
+        self.stats.tokens_cached += sum(row.start for row in rows)
+        return rows
+
+
+def _padding(settings: EngineSettings, shape: Shape) -> dict[str, Any]:
+    """The fields of a batch (numpy) of nothing but padding."""
+    r = shape.rows
+    return dict(
+        slots=np.full(r, settings.slots, np.int32),
+        starts=np.zeros(r, np.int32),
+        ids=np.zeros((r, shape.new_tokens), np.int32),
+        counts=np.zeros(r, np.int32),
+        keys=np.zeros((r, 2), np.uint32),
+        temperatures=np.ones(r, np.float32),
+        limits=np.zeros(r, np.int32),
+    )
+
+
+def _bucket(buckets: tuple[int, ...], needed: int) -> int:
+    return next(bucket for bucket in buckets if bucket >= needed)
+
+
+def _check_same(wanted: Params, given: Params, what: str) -> None:
+    """Raise ValueError at the first leaf that is missing, too many, or of another shape or type."""
+
+    def leaves(tree: Params) -> dict[str, tuple]:
+        flat = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(p): (x.shape, jnp.dtype(x.dtype)) for p, x in flat}
+
+    want, got = leaves(wanted), leaves(given)
+    for path in want | got:
+        if want.get(path) != got.get(path):
+            found, expected = got.get(path, "missing"), want.get(path, "nothing")
+            raise ValueError(f"{what} at {path}: {found}, expected {expected}")

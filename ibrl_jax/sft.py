@@ -1,0 +1,45 @@
+"""`make sft CONFIG=...`: trains only the start of a config's policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from ibrl_jax import config as configs
+from ibrl_jax.entry import Options, run
+from ibrl_jax.errors import UserError
+
+
+def main(argv: Sequence[str], console: Console) -> None:
+    options = Options(argv, ("config",))
+    config = configs.load(options.need("config", "configs/dond/mini.py"), options.overrides)
+    if config.policy.start != "sft":
+        raise UserError(
+            f"config.policy.start is {config.policy.start!r}; make sft trains one where it is 'sft'"
+        )
+
+    from ibrl_jax.dialogue.build import build_domain, build_speech
+    from ibrl_jax.trainer.policies import about_policy
+    from ibrl_jax.trainer.run import write_json
+    from ibrl_jax.trainer.start import start_policy
+
+    domain, speech = build_domain(config), build_speech(config)
+    _, folder = start_policy(
+        config, domain, speech, lambda text: console.print(f"[dim]· {text}[/]", highlight=False)
+    )
+    assert folder is not None
+    about = about_policy(folder)
+    write_json(
+        folder / "summary.json", {key: about[key] for key in ("seed", "steps", "loss", "seconds")}
+    )
+    console.print(
+        f"the start is {folder}: loss {about['loss']:.3f} after {about['steps']} steps; "
+        f"--config.policy.start={folder} takes it from there",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    run(main)

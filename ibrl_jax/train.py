@@ -1,0 +1,33 @@
+"""`make train` and `make quickstart`: runs a config; with --quickstart it is evaluated and reported too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from ibrl_jax import config as configs
+from ibrl_jax.entry import Options, run
+
+
+def main(argv: Sequence[str], console: Console) -> None:
+    options = Options(argv, ("config", "quickstart"))
+    config = configs.load(options.need("config", "configs/dond/mini.py"), options.overrides)
+
+    from ibrl_jax.trainer.session import train, train_sentence
+
+    folder = train(config, console)
+    console.print(train_sentence(folder), highlight=False, soft_wrap=True)
+    if options.flag("quickstart"):
+        from ibrl_jax.reporting.html import write_report
+        from ibrl_jax.trainer.assess import assess, assess_sentence
+
+        table = assess(
+            folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False)
+        )
+        report = write_report(folder.path)
+        console.print(f"{assess_sentence(table)}; see {report}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run(main)

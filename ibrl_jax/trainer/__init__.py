@@ -1,0 +1,1 @@
+"""Algorithm 1: rollouts, rewards, advantages, updates, pool, and the checkpoint of it all."""

@@ -1,0 +1,290 @@
+"""Algorithm 1: rollouts, rewards, advantages, updates, pool.
+
+For iteration k:
+
+1. Q scenarios are drawn, each with G rollouts; each rollout draws who is live in it. Past seats of a role are held by
+   one snapshot from its pool.
+2. All dialogues are played; each is judged as it ends.
+3. A role's advantages come from its own scored rewards, a draw at a time.
+4. Each role whose turn it is updates; whatever belongs to another role is not touched.
+5. Every so many updates a role's policy enters its pool.
+
+Everything that a run must remember is in `Algorithm.state`: the learner states, the pools, and the iteration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from ibrl_jax.dialogue.agents import Speaker
+from ibrl_jax.dialogue.build import build_hall
+from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.loop import Match, play
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.dialogue.views import PolicyRef
+from ibrl_jax.domains.base import Role
+from ibrl_jax.errors import UserError
+from ibrl_jax.models.params import Params
+from ibrl_jax.rewards.types import Failed
+from ibrl_jax.rl.advantages import Credits, credit, votes_of
+from ibrl_jax.rl.batches import RoleBatch, abstract_batch, build, rows_of
+from ibrl_jax.rl.learner import Hyper, Learner, LearnerState, check_finite
+from ibrl_jax.rl.pool import OpponentPool
+from ibrl_jax.rl.schedule import updates_now
+from ibrl_jax.trainer import build as builders
+from ibrl_jax.trainer.draws import draw_scenarios, live_roles
+
+LIVE, PAST = "live", "past"
+
+
+@dataclass(kw_only=True)
+class Iteration:
+    """What one iteration did, for whoever writes it down."""
+
+    iteration: int
+    trajectories: list[Trajectory]
+    credits: Credits
+    updates: dict[Role, dict[str, float]]
+    drawn: dict[Role, int | None]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Algorithm:
+    """The state of a run between iterations, and the step from one to the next."""
+
+    def __init__(
+        self, config: ConfigDict, cast: Cast, start: Params, frozen: Mapping[str, Params]
+    ) -> None:
+        """`start`: both roles' first parameters, and each one's own reference for good. `frozen`: those of
+        the counterparts that are policies, by their name in the config."""
+        self.config = config
+        self.cast = cast
+        self.roles: tuple[Role, ...] = cast.domain.roles
+        self.learners = tuple(role for role in self.roles if config.roles[role].train)
+        self.tied = config.isolation.update == "tied"
+        self.iteration = 0
+        self._start = start
+        self.learner: Learner = builders.build_learner(config, cast.speech)
+        self._batching = builders.batch_settings(config)
+        self.hyper: dict[Role, Hyper] = {r: builders.hyper_of(config, r) for r in self.roles}
+        first = self.learner.init(start)
+        self.states: dict[Role, LearnerState] = {
+            owner: self.learner.init(first.params) for owner in self.owners
+        }
+        self.pools: dict[Role, OpponentPool] = {
+            r: builders.build_pool(config, r) for r in self.learners
+        }
+        self._hall = build_hall(
+            config,
+            cast.domain,
+            retries=config.rollout.retries,
+            concurrency=config.rollout.draws * config.rollout.group,
+        )
+        self._frozen = dict(frozen)
+        for role in self.roles:
+            for name, params in frozen.items():
+                cast.load(role, name, params)
+        self._threads = ThreadPoolExecutor(
+            max_workers=len(self.roles), thread_name_prefix="learner"
+        )
+
+    @property
+    def owners(self) -> tuple[Role, ...]:
+        """The roles that own a learner state: each its own, or the first one for all when tied."""
+        return self.learners[:1] if self.tied else self.learners
+
+    def owner(self, role: Role) -> Role:
+        return self.owners[0] if self.tied else role
+
+    def params(self, role: Role) -> Params:
+        """The live parameters of a role."""
+        return self.states[self.owner(role)].params
+
+    def version(self, role: Role) -> int:
+        """How many updates a role's live policy has had."""
+        return int(self.states[self.owner(role)].updates)
+
+    @property
+    def compilations(self) -> int:
+        return self.cast.compilations + self.learner.compilations
+
+    def warm(self) -> None:
+        """Compile everything that an iteration can need."""
+        batches = [abstract_batch(self._batching.rows, n) for n in self._batching.lengths]
+        jobs = [self._threads.submit(self.cast.warm)]
+        for owner in self.owners[:1]:
+            args = (self.states[owner], batches, self.hyper[owner])
+            jobs.append(self._threads.submit(self.learner.warmup, *args, True))
+        for job in jobs:
+            job.result()
+
+    def iterate(self) -> Iteration:
+        """One iteration.
+
+        Raises:
+            UserError: too little could be scored.
+            TrainingError: a loss or gradient is not finite; that role's parameters are as before.
+        """
+        clock = _Clock()
+        drawn = self._seat_policies()
+        matches = self._matches(drawn)
+        clock.stage("prepare")
+        trajectories = play(self._hall, matches)
+        clock.stage("rollout")
+        self._check_coverage(trajectories)
+        credits, updates = self.learn(trajectories)
+        self._stock_pools()
+        clock.stage("update")
+        done = Iteration(
+            iteration=self.iteration,
+            trajectories=trajectories,
+            credits=credits,
+            updates=updates,
+            drawn=drawn,
+            seconds=clock.seconds,
+        )
+        self.iteration += 1
+        return done
+
+    def rollouts(self) -> list[Trajectory]:
+        """The dialogues of this iteration; nothing else changes."""
+        return play(self._hall, self._matches(self._seat_policies()))
+
+    def learn(
+        self, trajectories: Sequence[Trajectory]
+    ) -> tuple[Credits, dict[Role, dict[str, float]]]:
+        """Credit every live seat, then update each role whose turn it is; the roles' updates run side by side
+        and share nothing. Gives the credits and each update's metrics."""
+        credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
+        batches = {
+            o: self._batch(o, trajectories, credits) for o in self.owners if self._turn_of(o)
+        }
+        jobs = {
+            owner: self._threads.submit(self._learn, owner, batch)
+            for owner, batch in batches.items()
+            if batch is not None
+        }
+        updates = {owner: job.result() for owner, job in jobs.items()}
+        for owner, metrics in updates.items():
+            check_finite(metrics, owner)
+        return credits, updates
+
+    def _turn_of(self, owner: Role) -> bool:
+        """u_i(k): whether a role updates now."""
+        own = self.config.roles[owner]
+        if not self.config.stabilise.stagger:
+            return True
+        return updates_now(self.iteration, own.update_every, own.update_offset)
+
+    def _seat_policies(self) -> dict[Role, int | None]:
+        """Load the live policies, and one past snapshot of each role that has one."""
+        drawn: dict[Role, int | None] = {}
+        for role in self.learners:
+            self.cast.load(role, LIVE, self.params(role))
+            pool = self.pools[role]
+            drawn[role] = (
+                pool.sample(self.config.seed, self.iteration, below=self.version(role))
+                if self.config.stabilise.pool
+                else None
+            )
+            if drawn[role] is not None:
+                self.cast.load(role, PAST, pool.params(drawn[role]))
+        return drawn
+
+    def _matches(self, drawn: Mapping[Role, int | None]) -> list[Match]:
+        stocked = [role for role, version in drawn.items() if version is not None]
+        matches = []
+        for draw in draw_scenarios(self.config, self.cast.domain, self.iteration):
+            for rollout in range(self.config.rollout.group):
+                live = live_roles(
+                    self.config, draw, rollout, self.iteration, self.learners, stocked
+                )
+                speakers: dict[Role, Speaker] = {}
+                for role in self.roles:
+                    if role in live:
+                        speakers[role] = self._policy(role, LIVE, self.version(role))
+                    elif role in self.learners:
+                        version = drawn[role]
+                        assert version is not None
+                        speakers[role] = self._policy(role, PAST, version)
+                    else:
+                        speakers[role] = self._counterpart(role, draw.counterparts[role])
+                matches.append(
+                    Match(
+                        stage=("train", self.iteration),
+                        draw=draw.id,
+                        rollout=rollout,
+                        scenario=draw.scenario,
+                        first=draw.first,
+                        matchup=live,
+                        speakers=speakers,
+                    )
+                )
+        return matches
+
+    def _policy(self, role: Role, seat: Any, version: int) -> Speaker:
+        ref = PolicyRef(id=role, seat=seat, version=version)
+        return self.cast.local(role, seat, ref, self.config.roles[role].temperature)
+
+    def _counterpart(self, role: Role, name: str) -> Speaker:
+        if name in self._frozen:
+            ref = PolicyRef(id=name.partition(":")[2], seat="frozen", version=0)
+            return self.cast.local(role, name, ref, self.config.roles[role].temperature)
+        return self.cast.named(name)
+
+    def _check_coverage(self, trajectories: list[Trajectory]) -> None:
+        rewards = [reward for t in trajectories for reward in t.rewards.values()]
+        failed = [reward.reason for reward in rewards if isinstance(reward, Failed)]
+        coverage = 1 - len(failed) / len(rewards)
+        if coverage < self.config.rewards.min_coverage:
+            raise UserError(
+                f"only {coverage:.0%} of iteration {self.iteration}'s rewards could be scored ({len(failed)} of "
+                f"{len(rewards)} failed), less than config.rewards.min_coverage; the first failure: {failed[0]}"
+            )
+
+    def _batch(
+        self, owner: Role, trajectories: Sequence[Trajectory], credits: Credits
+    ) -> RoleBatch | None:
+        roles = self.learners if self.tied else (owner,)
+        rows = [row for role in roles for row in rows_of(trajectories, credits, role)]
+        return build(rows, self._batching)
+
+    def _learn(self, owner: Role, batch: RoleBatch) -> dict[str, float]:
+        """One role's update: its own batch, its own reference, its own optimiser. Metrics of the first epoch."""
+        hyper = self.hyper[owner]
+        reference = self.learner.reference_logp(self._start, batch, hyper.temperature)
+        batch = batch.replace(reference_logp=np.asarray(reference))
+        first: dict[str, Any] = {}
+        for _ in range(self.config.loss.epochs):
+            self.states[owner], metrics = self.learner.update(self.states[owner], batch, hyper)
+            first = first or metrics
+        return {key: float(value) for key, value in jax.device_get(first).items()}
+
+    def _stock_pools(self) -> None:
+        if not self.config.stabilise.pool:
+            return
+        for role in self.learners:
+            version = self.version(role)
+            if version and version % self.config.pool.every == 0:
+                self.pools[role].add(version, self.params(role))
+
+
+class _Clock:
+    """Seconds of each stage since the last one."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def stage(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._last
+        self._last = now

@@ -1,0 +1,115 @@
+"""Measures a run: its frozen policies and their start against counterparts, into `evaluation.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
+from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.record import record
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.domains.base import Role
+from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.matches import Contestant, evaluate
+from ibrl_jax.models.params import init_params
+from ibrl_jax.trainer.policies import about_policy, load_policy
+from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
+from ibrl_jax.trainer.start import Note
+
+START = "start"
+
+
+def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
+    """Evaluates the policies of a finished run as `config.evaluation` says; writes and returns the table.
+
+    Raises:
+        UserError: the run has no policies yet, or a counterpart cannot be used.
+    """
+    domain = build_domain(config)
+    speech = build_speech(config)
+    if not (folder.policy(START) / "policy.json").is_file():
+        raise UserError(
+            f"{folder.path} has no policies yet; a run writes them when it ends: "
+            "give the same make train command again, and it goes on from its last checkpoint"
+        )
+    like = init_params(speech.model.config, 0)
+    learners = [role for role in domain.roles if config.roles[role].train]
+    start = "random start" if config.policy.start == "random" else "SFT start"
+    contestants = [
+        Contestant(
+            label=start,
+            role=None,
+            params=load_policy(folder.policy(START), like, speech),
+            version=0,
+            partners=(start,),
+        )
+    ]
+    for role in learners:
+        contestants.append(
+            Contestant(
+                label=role,
+                role=role,
+                params=load_policy(folder.policy(role), like, speech),
+                version=int(about_policy(folder.policy(role))["updates"]),
+                partners=_partners(config, role, learners, start),
+            )
+        )
+    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
+    note("compiling")
+    cast.warm()
+
+    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
+        file = (
+            folder.path
+            / "evaluation"
+            / f"{policy}-{column}.jsonl".replace("/", "_").replace(" ", "-")
+        )
+        rows = [record(t, speech.tokenizer, {}, policy=policy, column=column) for t in played]
+        write_lines(file, rows)
+
+    table = evaluate(config, cast, contestants, note, keep)
+    write_json(folder.path / "evaluation.json", table)
+    folder.summary({"evaluation": _headline(table)})
+    return table
+
+
+def assess_sentence(table: dict[str, Any]) -> str:
+    """What came out of an evaluation, in a line."""
+    column = table["columns"][0]["name"]
+    parts = []
+    for row in table["rows"]:
+        cell = row["cells"][column]
+        if cell["agreement"] is not None:
+            parts.append(
+                f"{row['policy']} {cell['agreement']:.1%} agreement, {cell['expected_utility']:.3f} expected utility"
+            )
+    return f"against {column}: " + "; ".join(parts)
+
+
+def _partners(
+    config: ConfigDict, role: Role, learners: Sequence[Role], start: str
+) -> tuple[str, ...]:
+    """Who a role trained with: the other learner's final policy, or its training counterparts."""
+    others = tuple(other for other in learners if other != role)
+    if others:
+        return others
+    return tuple(
+        start if name.startswith("frozen:") else name
+        for settings in config.roles.values()
+        if not settings.train
+        for name in settings.counterpart
+    )
+
+
+def _headline(table: dict[str, Any]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Agreement and expected utility by policy and column."""
+    return {
+        row["policy"]: {
+            column: {key: cell[key] for key in ("agreement", "expected_utility", "coverage")}
+            for column, cell in row["cells"].items()
+        }
+        for row in table["rows"]
+    }

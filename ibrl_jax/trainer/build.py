@@ -1,0 +1,92 @@
+"""From a config to the learner and its settings."""
+
+from __future__ import annotations
+
+import jax
+from ml_collections import ConfigDict
+
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.domains.base import Role
+from ibrl_jax.models.params import Params
+from ibrl_jax.models.score import score
+from ibrl_jax.rl.advantages import AdvantageSettings
+from ibrl_jax.rl.batches import BatchSettings
+from ibrl_jax.rl.learner import Hyper, Learner, LearnerSettings
+from ibrl_jax.rl.losses import LossSettings
+from ibrl_jax.rl.pool import OpponentPool, PoolSettings
+
+
+def advantage_settings(config: ConfigDict) -> AdvantageSettings:
+    return AdvantageSettings(
+        reward=config.isolation.reward,
+        advantage=config.isolation.advantage,
+        ddof=config.advantage.ddof,
+        eps=config.advantage.eps,
+    )
+
+
+def batch_settings(config: ConfigDict) -> BatchSettings:
+    """Rows for every rollout of an iteration, of every role where they share one learner."""
+    rollouts = config.rollout.draws * config.rollout.group
+    seats = len(config.roles) if config.isolation.update == "tied" else 1
+    micro = min(config.optimiser.micro_batch, rollouts)
+    return BatchSettings(
+        lengths=tuple(config.optimiser.lengths) or (config.rollout.max_view_tokens,),
+        rows=-(-rollouts * seats // micro) * micro,
+        micro_batch=micro,
+        pad_id=0,
+    )
+
+
+def build_learner(config: ConfigDict, speech: Speech) -> Learner:
+    """The learner of all roles."""
+
+    def scored(
+        params: Params,
+        ids: jax.Array,
+        positions: jax.Array,
+        segment_ids: jax.Array,
+        temperature: jax.Array,
+        /,
+    ) -> tuple[jax.Array, jax.Array]:
+        chunk = config.optimiser.logp_chunk
+        return score(speech.model, params, ids, positions, segment_ids, temperature, chunk)
+
+    return Learner(
+        scored,
+        LearnerSettings(
+            loss=LossSettings(
+                normalise=config.loss.normalise,
+                constant=config.loss.constant,
+                mask=config.isolation.mask,
+                kl_on_degenerate=config.loss.kl_on_degenerate,
+            ),
+            micro_batch=batch_settings(config).micro_batch,
+            b1=config.optimiser.b1,
+            b2=config.optimiser.b2,
+            eps=config.optimiser.eps,
+            stacked=("layers",),
+        ),
+    )
+
+
+def hyper_of(config: ConfigDict, role: Role) -> Hyper:
+    """One role's numbers: constant rate after its warm-up."""
+    own = config.roles[role]
+    return Hyper(
+        learning_rate=own.learning_rate,
+        warmup_updates=own.warmup_updates,
+        total_updates=own.warmup_updates + 1,
+        final_fraction=1.0,
+        weight_decay=own.weight_decay,
+        clip_norm=own.clip_norm,
+        kl=own.kl,
+        entropy=own.entropy,
+        clip_low=config.loss.clip_low,
+        clip_high=config.loss.clip_high,
+        temperature=own.temperature,
+    )
+
+
+def build_pool(config: ConfigDict, role: Role) -> OpponentPool:
+    return OpponentPool(role, PoolSettings(size=config.pool.size, keep_first=False, store="host"))

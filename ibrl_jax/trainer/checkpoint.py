@@ -1,0 +1,114 @@
+"""Checkpoints of everything that a run must remember, in Orbax.
+
+`state` holds the learner state of each owner and every snapshot of every pool; `meta` the next iteration and the
+pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and schedules are functions of the seed and
+the iteration. A checkpoint appears whole or not at all; the newest one counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from ibrl_jax.errors import UserError
+from ibrl_jax.trainer.algorithm import Algorithm
+
+
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells its every step
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._manager = ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep, enable_async_checkpointing=False
+            ),
+        )
+
+    def save(self, algorithm: Algorithm) -> None:
+        """Save the state after the last finished iteration; nothing if that is already there."""
+        if algorithm.iteration in self._manager.all_steps():
+            return
+        meta = {
+            "iteration": algorithm.iteration,
+            "pools": {role: list(pool.versions) for role, pool in algorithm.pools.items()},
+        }
+        self._manager.save(
+            algorithm.iteration,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(_state(algorithm)), meta=ocp.args.JsonSave(meta)
+            ),
+        )
+        self._manager.wait_until_finished()
+
+    def restore(self, algorithm: Algorithm) -> bool:
+        """Put the newest checkpoint in; False if there is none.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        step = self._manager.latest_step()
+        if step is None:
+            return False
+        try:
+            found = self._manager.restore(
+                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+            )
+            meta: dict[str, Any] = found["meta"]
+            like = {
+                "learners": jax.tree.map(_abstract, algorithm.states),
+                "pools": {
+                    role: {_name(v): jax.tree.map(_host, algorithm.params(role)) for v in versions}
+                    for role, versions in meta["pools"].items()
+                },
+            }
+            state = self._manager.restore(
+                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
+            )["state"]
+        except Exception as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            older = [s for s in self._manager.all_steps() if s < step]
+            then = f"from iteration {max(older)}" if older else "from the start"
+            raise UserError(
+                f"the checkpoint {self.folder / str(step)} cannot be read, it may have been cut short "
+                f"({first}); delete that folder and the run goes on {then}"
+            ) from error
+        algorithm.iteration = int(meta["iteration"])
+        algorithm.states = state["learners"]
+        for role, versions in meta["pools"].items():
+            params = [state["pools"][role][_name(v)] for v in versions]
+            algorithm.pools[role].restore({"role": role, "versions": versions, "params": params})
+        return True
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def _state(algorithm: Algorithm) -> dict[str, Any]:
+    return {
+        "learners": algorithm.states,
+        "pools": {
+            role: {_name(v): pool.params(v) for v in pool.versions}
+            for role, pool in algorithm.pools.items()
+        },
+    }
+
+
+def _name(version: int) -> str:
+    return f"version_{version:08d}"
+
+
+def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
+def _host(x: jax.Array) -> np.ndarray:
+    return np.empty(x.shape, x.dtype)

@@ -1,0 +1,150 @@
+"""The folder of a run: what is in it, and how it survives being stopped at any instant.
+
+```
+runs/<name>/seed<k>/
+  config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/  policies/<role>/
+  evaluation.json  evaluation/  tensorboard/  report.html  summary.json
+```
+
+Whatever is written whole is written beside its place and moved there. Rows of iterations that a checkpoint does not
+cover are dropped when a run goes on, since they will be made again, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ibrl_jax import config as configs
+from ibrl_jax.errors import UserError
+
+_MAY_DIFFER = ("iterations", "run", "evaluation")
+"""Settings that may change between a run's starts: how far it goes, what it writes, how it is measured."""
+
+
+class RunFolder:
+    """Paths and writers of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, config: ConfigDict) -> RunFolder:
+        return cls(Path(config.run.root) / config.name / f"seed{config.seed}")
+
+    @classmethod
+    def existing(cls, path: str) -> RunFolder:
+        """The folder of a finished or stopped run.
+
+        Raises:
+            UserError: there is no run there.
+        """
+        folder = cls(Path(path))
+        if not (folder.path / "config.json").is_file():
+            raise UserError(
+                f"{path} is not a run folder (it has no config.json); runs lie in runs/<name>/seed<seed>"
+            )
+        return folder
+
+    def config(self) -> ConfigDict:
+        return configs.from_dict(read_json(self.path / "config.json"))
+
+    def claim(self, config: ConfigDict) -> None:
+        """Make the folder this config's.
+
+        Raises:
+            UserError: it holds a run of another config.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / "config.json"
+        values = configs.to_dict(config)
+        if file.is_file():
+            difference = _difference(read_json(file), json.loads(json.dumps(values)))
+            if difference:
+                key, old, new = difference
+                raise UserError(
+                    f"{self.path} holds a run with config.{key} = {old!r}, not {new!r}; "
+                    "choose another --config.name or --config.seed, or delete the folder"
+                )
+        write_json(file, values)
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def dialogues(self, iteration: int) -> Path:
+        return self.path / "dialogues" / f"iter_{iteration:06d}.jsonl"
+
+    def policy(self, role: str) -> Path:
+        return self.path / "policies" / role
+
+    def rewind(self, iteration: int) -> None:
+        """Drop what was recorded of `iteration` and later ones."""
+        if self.metrics.is_file():
+            rows = (line for line in self.metrics.read_text().splitlines(keepends=True))
+            kept = [
+                row
+                for row in rows
+                if row.endswith("\n") and json.loads(row)["iteration"] < iteration
+            ]
+            write_text(self.metrics, "".join(kept))
+        for file in (self.path / "dialogues").glob("iter_*.jsonl"):
+            if int(file.stem.removeprefix("iter_")) >= iteration:
+                file.unlink()
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Append one iteration's metrics."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Add to `summary.json` what a command found out."""
+        file = self.path / "summary.json"
+        known = read_json(file) if file.is_file() else {}
+        write_json(file, {**known, **values})
+
+
+def read_json(file: Path) -> Any:
+    """Raises UserError if the file is cut short."""
+    try:
+        return json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file} is not whole JSON ({error.msg} in line {error.lineno})") from error
+
+
+def write_json(file: Path, values: Any) -> None:
+    write_text(file, json.dumps(values, indent=1, sort_keys=False) + "\n")
+
+
+def write_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """JSON lines, whole or not at all."""
+    write_text(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write beside the place, then move there: a reader sees the old or the new, never a half."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_text(text)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _difference(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """The first key whose value differs, with both values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted(set(old) | set(new)):
+            if not prefix and key in _MAY_DIFFER:
+                continue
+            found = _difference(old.get(key), new.get(key), f"{prefix}{key}.")
+            if found:
+                return found
+        return None
+    return None if old == new else (prefix.rstrip("."), old, new)

@@ -1,0 +1,215 @@
+"""A run, told once from top to bottom: claim the folder, find the start, restore, compile, iterate, save, export."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.domains.base import Domain
+from ibrl_jax.errors import UserError
+from ibrl_jax.models.params import Params
+from ibrl_jax.reporting.board import Board, flatten_metrics, transcript_markdown
+from ibrl_jax.reporting.progress import TrainingProgress
+from ibrl_jax.trainer.algorithm import Algorithm
+from ibrl_jax.trainer.checkpoint import Checkpoints
+from ibrl_jax.trainer.measure import dialogue_records, metrics_row
+from ibrl_jax.trainer.policies import load_policy, save_policy
+from ibrl_jax.trainer.run import RunFolder, read_json, write_lines
+from ibrl_jax.trainer.start import Note, start_policy
+
+START = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What every command on a config builds first."""
+
+    config: ConfigDict
+    domain: Domain
+    speech: Speech
+    start: Params
+    algorithm: Algorithm
+
+
+def set_up(config: ConfigDict, note: Note) -> Stage:
+    """The domain, the start, and the algorithm at iteration 0."""
+    domain = build_domain(config)
+    speech = build_speech(config)
+    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
+    start, _ = start_policy(config, domain, speech, note)
+    frozen = frozen_counterparts(config, start, speech)
+    algorithm = Algorithm(config, cast, start, frozen)
+    return Stage(config=config, domain=domain, speech=speech, start=start, algorithm=algorithm)
+
+
+def frozen_counterparts(config: ConfigDict, start: Params, speech: Speech) -> dict[str, Params]:
+    """The parameters of every counterpart of the form `frozen:...`, by that name."""
+    names = {
+        name
+        for settings in config.roles.values()
+        if not settings.train
+        for name in settings.counterpart
+        if name.startswith("frozen:")
+    }
+    found = {}
+    for name in sorted(names):
+        where = name.removeprefix("frozen:")
+        run, _, role = where.rpartition(":")
+        if where == START:
+            found[name] = start
+        elif run and role:
+            found[name] = load_policy(RunFolder.existing(run).policy(role), start, speech)
+        else:
+            raise UserError(
+                f"counterpart {name!r} must be frozen:start or frozen:<run folder>:<role>"
+            )
+    return found
+
+
+def train(config: ConfigDict, console: Console) -> RunFolder:
+    """Runs a config to its last iteration, from wherever an earlier start of it was stopped.
+
+    Raises:
+        UserError: the folder holds another run, or something that the config names cannot be used.
+        TrainingError: a loss or gradient was not finite.
+    """
+    began = time.perf_counter()
+    folder = RunFolder.of(config)
+    folder.claim(config)
+
+    def note(text: str) -> None:
+        console.print(f"[dim]· {text}[/]", highlight=False, soft_wrap=True)
+
+    stage = set_up(config, note)
+    algorithm = stage.algorithm
+    checkpoints = Checkpoints(folder.path / "checkpoints", config.run.keep_checkpoints)
+    try:
+        if checkpoints.restore(algorithm):
+            note(f"going on from iteration {algorithm.iteration}")
+        folder.rewind(algorithm.iteration)
+        if algorithm.iteration < config.iterations:
+            note("compiling")
+            at = time.perf_counter()
+            algorithm.warm()
+            note(f"compiled {algorithm.compilations} programs in {time.perf_counter() - at:.1f} s")
+            _iterate(stage, folder, checkpoints, console)
+    finally:
+        checkpoints.close()
+    for role in algorithm.learners:
+        about = {"source": str(folder.path), "role": role, "updates": algorithm.version(role)}
+        save_policy(folder.policy(role), algorithm.params(role), stage.speech, about)
+    save_policy(folder.policy(START), stage.start, stage.speech, {"source": START})
+    folder.summary(
+        {
+            "name": config.name,
+            "seed": config.seed,
+            "iterations": algorithm.iteration,
+            "updates": {role: algorithm.version(role) for role in algorithm.learners},
+            "train_seconds": time.perf_counter() - began,
+            **_last(folder),
+        }
+    )
+    return folder
+
+
+def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console: Console) -> None:
+    config, algorithm = stage.config, stage.algorithm
+    warmed = algorithm.compilations
+    board = Board(folder.path / "tensorboard", purge_step=algorithm.iteration or None)
+    progress = TrainingProgress(
+        total=config.iterations, done=algorithm.iteration, every=10, console=console
+    )
+    with progress, _gentle_stop() as stop:
+        while algorithm.iteration < config.iterations:
+            done = algorithm.iterate()
+            row = metrics_row(algorithm, done, algorithm.compilations - warmed)
+            records = dialogue_records(config, done, stage.speech.tokenizer)
+            if records:
+                write_lines(folder.dialogues(done.iteration), records)
+            folder.record(row)
+            board.scalars(done.iteration, flatten_metrics(row))
+            if done.iteration % config.run.text_every == 0 and records:
+                board.text("transcript", done.iteration, transcript_markdown(records[0]))
+            progress.update(row)
+            last = algorithm.iteration == config.iterations
+            if last or stop.asked or algorithm.iteration % config.run.checkpoint_every == 0:
+                checkpoints.save(algorithm)
+            if stop.asked and not last:
+                board.close()
+                raise Stopped(
+                    f"stopped after iteration {algorithm.iteration} of {config.iterations}, all saved; "
+                    "the same command goes on from here"
+                )
+    board.close()
+
+
+def train_sentence(folder: RunFolder) -> str:
+    """What came out of training, in a line."""
+    found = read_json(folder.path / "summary.json")
+    rewards = ", ".join(
+        f"{role} {value:+.3f}" for role, value in found["reward"].items() if value is not None
+    )
+    return (
+        f"{folder.path}: {found['iterations']} iterations in {found['train_seconds']:.0f} s, reward {rewards}, "
+        f"agreement {found['agreement']:.0%}"
+    )
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C: the iteration was finished and saved. Its message says how to go on."""
+
+
+class _Stop:
+    asked = False
+
+
+@contextmanager
+def _gentle_stop() -> Iterator[_Stop]:
+    """The first Ctrl-C asks for a stop at the end of the iteration; the second one interrupts at once."""
+    stop = _Stop()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _last(folder: RunFolder) -> dict[str, Any]:
+    """The end of the curves: means over the last ten iterations, and the checks that must hold throughout."""
+    rows = [json.loads(line) for line in Path(folder.metrics).read_text().splitlines()]
+    tail = rows[-10:]
+    roles = {}
+    for role in tail[-1]["roles"]:
+        rewards = [
+            r["roles"][role]["reward"] for r in tail if r["roles"][role]["reward"] is not None
+        ]
+        roles[role] = float(np.mean(rewards)) if rewards else None
+    gaps = [v["sampler_trainer_max"] for r in rows for v in r["roles"].values() if v.get("updated")]
+    return {
+        "reward": roles,
+        "agreement": float(np.mean([r["dialogues"]["agreement"] for r in tail])),
+        "seconds_per_iteration": float(np.median([r["seconds"]["total"] for r in rows])),
+        "compilations_after_warmup": max(r["compilations"] for r in rows),
+        "sampler_trainer_max": max(gaps) if gaps else None,
+        "coverage": min(r["coverage"] for r in rows),
+    }

@@ -1,0 +1,117 @@
+"""Dialogues of scripted negotiators with each other, and how a policy sees them: the data of the start.
+
+Every dialogue gives one example a role: the same ids that the role's own agent would have appended had it said these
+words, with a weight of 1 on each token of its own turns (the end of the turn included) and 0 elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.domains.base import Domain, Referee, Role, Scenario, Turn
+from ibrl_jax.errors import UserError
+from ibrl_jax.identity import generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One role's side of a dialogue. `ids` and `weight` have shape [T]; `turns` counts the public turns."""
+
+    ids: np.ndarray
+    weight: np.ndarray
+    turns: int
+
+
+def converse(
+    domain: Domain, scenario: Scenario, families: dict[Role, str], first: Role, *seed: int | str
+) -> Referee:
+    """One dialogue between scripted players, played to its end."""
+    referee = domain.referee(scenario, first)
+    players = {
+        role: domain.scripted(family, scenario, role, generator(0, "teacher", *seed, role))
+        for role, family in families.items()
+    }
+    while (role := referee.to_move) is not None:
+        referee.play(referee.check(role, players[role].reply(referee.turns), "stop"))
+    return referee
+
+
+def examples(
+    domain: Domain,
+    speech: Speech,
+    *,
+    families: Sequence[str],
+    count: int,
+    seed: int,
+    number_weight: float,
+    deals_only: bool,
+) -> list[Example]:
+    """Examples of both roles from `count` dialogues on training scenarios, in a seeded order."""
+    rng = generator(seed, "teachers")
+    scenarios = domain.scenarios("train")
+    renderer = _Renderer(speech, number_weight)
+    found: list[Example] = []
+    for index in range(count):
+        scenario = scenarios[int(rng.integers(len(scenarios)))]
+        pair = dict(zip(domain.roles, rng.choice(families, len(domain.roles)), strict=True))
+        first = domain.roles[index % len(domain.roles)]
+        referee = converse(
+            domain, scenario, {r: str(f) for r, f in pair.items()}, first, seed, index
+        )
+        assert referee.outcome is not None
+        if deals_only and not referee.outcome.success:
+            continue
+        for role in domain.roles:
+            found.append(renderer.example(domain.prompt(scenario, role), role, referee.turns))
+    if not found:
+        raise UserError(
+            f"none of {count} dialogues between config.sft.families {', '.join(families)} came to a deal; "
+            "name other families or set config.sft.deals_only=False"
+        )
+    return found
+
+
+class _Renderer:
+    def __init__(self, speech: Speech, number_weight: float) -> None:
+        self._speech = speech
+        self._number_weight = number_weight
+        self._known: dict[str, list[int]] = {}
+        pieces = speech.tokenizer.pieces(range(speech.tokenizer.vocab_size))
+        self._numbers = {i for i, piece in enumerate(pieces) if piece.strip().isdigit()}
+
+    def example(self, prompt: str, role: Role, turns: Sequence[Turn]) -> Example:
+        chat = self._speech.chat
+        ids: list[int] = []
+        weight: list[float] = []
+
+        def add(tokens: Sequence[int], weights: Sequence[float] | None = None) -> None:
+            ids.extend(tokens)
+            weight.extend(weights or [0.0] * len(tokens))
+
+        for around, text in [(chat.system(), prompt)]:
+            add([*around[0], *self._encode(text), *around[1]])
+        for turn in turns:
+            words = self._encode(turn.text)
+            if turn.role == role:
+                own = [*words, chat.stop_ids[0]]
+                number = self._number_weight if turn.action == "select" else 1.0
+                add(chat.header())
+                add(own, [number if token in self._numbers else 1.0 for token in own])
+                add(chat.close(True))
+            else:
+                before, after = chat.heard()
+                add([*before, *words, *after])
+        return Example(
+            ids=np.asarray(ids, np.int32),
+            weight=np.asarray(weight, np.float32),
+            turns=len(turns),
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = self._speech.tokenizer.encode(text)
+        return self._known[text]

@@ -1,0 +1,68 @@
+"""Each wrong setting is one sentence that names the endpoint, the field and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ibrl_jax.endpoints import Budget, Endpoint, EndpointSettings, EndpointStop, Kind
+from ibrl_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("base_url", "localhost:8000/v1"),
+        ("base_url", "http://user:secret@host/v1"),
+        ("base_url", "http://host/v1?key=secret"),
+        ("temperature", -0.1),
+        ("max_tokens", 0),
+        ("timeout_s", 0),
+        ("retries", -1),
+        ("backoff_s", -1.0),
+        ("max_wait_s", -1.0),
+        ("concurrency", 0),
+        ("requests_per_minute", 0),
+        ("price_in", -1.0),
+        ("schema_mode", "strict"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    field: str, value: object, make_settings: Callable[..., EndpointSettings]
+) -> None:
+    with pytest.raises(UserError, match=f"^endpoint 'judge': {field} ") as caught:
+        make_settings(**{field: value})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["max_calls", "max_tokens", "max_cost"])
+def test_a_budget_of_zero_is_refused(
+    field: str, make_settings: Callable[..., EndpointSettings]
+) -> None:
+    limits: dict[str, float | None] = dict.fromkeys(("max_calls", "max_tokens", "max_cost"))
+    budget = Budget(**(limits | {field: 0}))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=rf"budget\.{field} is 0; it must be more than 0"):
+        make_settings(budget=budget, price_in=1.0, price_out=1.0)
+
+
+def test_a_budget_of_money_needs_prices(make_settings: Callable[..., EndpointSettings]) -> None:
+    budget = Budget(max_calls=None, max_tokens=None, max_cost=1.0)
+    with pytest.raises(UserError, match="needs price_in and price_out"):
+        make_settings(budget=budget, price_in=1.0)
+    assert make_settings(budget=budget, price_in=1.0, price_out=0.0).cost(2, 3) == 2e-6
+
+
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_missing_key_stops_before_anything_is_asked(
+    value: str | None,
+    make_settings: Callable[..., EndpointSettings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SOME_KEY", value)
+    with pytest.raises(EndpointStop, match="variable SOME_KEY is not set") as caught:
+        Endpoint(make_settings(key_env="SOME_KEY"))
+    assert caught.value.kind is Kind.AUTH
+    assert isinstance(caught.value, UserError)

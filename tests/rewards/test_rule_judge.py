@@ -1,0 +1,45 @@
+"""A rule-based reward is scored, or it has failed for a reason; it never becomes a zero."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import pytest
+
+from ibrl_jax.domains.base import Outcome, Role, Scenario
+from ibrl_jax.rewards.rules import RuleJudge
+from ibrl_jax.rewards.types import Case, Failed, Judge, Scored
+
+
+def score(reward: Callable[[Outcome, Role], float], outcome: Outcome, role: str) -> Scored | Failed:
+    scenario = Scenario(id="s", cluster="c", public={}, private={"agent0": 1, "agent1": 2})
+    judge: Judge = RuleJudge(reward=reward)
+    return asyncio.run(judge.score(Case.of(scenario, role, [], outcome)))
+
+
+def points(outcome: Outcome, role: Role) -> float:
+    return outcome.facts["points"][role]
+
+
+def test_each_role_is_paid_by_the_rules() -> None:
+    outcome = Outcome(
+        end_reason="agreement", success=True, facts={"points": {"agent0": 7, "agent1": 0}}
+    )
+    assert score(points, outcome, "agent0") == Scored(value=7.0)
+    assert score(points, outcome, "agent1") == Scored(value=0.0)
+
+
+@pytest.mark.parametrize("reason", ["aborted", "aborted: timeout", "error"])
+def test_a_dialogue_without_a_result_is_failed_with_its_reason(reason: str) -> None:
+    outcome = Outcome(end_reason=reason, success=False, facts={"abort": "endpoint 'sim': timeout"})
+    result = score(lambda outcome, role: 0.0, outcome, "agent0")
+    assert result == Failed(reason=reason, detail={"abort": "endpoint 'sim': timeout"})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_finite_number_is_failed(value: float) -> None:
+    outcome = Outcome(end_reason="agreement", success=True)
+    result = score(lambda outcome, role: value, outcome, "agent1")
+    assert result == Failed(reason=f"the reward of agent1 is {value}")

@@ -1,0 +1,36 @@
+"""Bucket settings: which shapes can occur, and what a wrong one says."""
+
+from typing import Any
+
+import pytest
+
+from ibrl_jax.errors import UserError
+from ibrl_jax.sampler.programs import Shape
+from ibrl_jax.sampler.types import EngineSettings
+
+GOOD: dict[str, Any] = dict(
+    slots=4, max_length=64, rows=(1, 4), new_tokens=(8, 32), lengths=(16, 64), max_new=8
+)
+
+
+def test_only_shapes_that_can_occur_are_listed():
+    shapes = EngineSettings(**{**GOOD, "lengths": (8, 64)}).shapes()
+    assert Shape(rows=1, new_tokens=8, length=8) in shapes
+    assert Shape(rows=1, new_tokens=32, length=8) not in shapes  # nine new tokens need nine entries
+    assert len(shapes) == 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (dict(slots=0), "slots"),
+        (dict(rows=()), "rows"),
+        (dict(rows=(4, 1)), "rows"),
+        (dict(new_tokens=(8, 8)), "new_tokens"),
+        (dict(lengths=(0, 64)), "lengths"),
+        (dict(lengths=(16, 63)), "max_length"),
+    ],
+)
+def test_impossible_buckets_are_named(change, says):
+    with pytest.raises(UserError, match=says):
+        EngineSettings(**GOOD | change)

@@ -1,0 +1,167 @@
+"""A whole run: what it leaves, that it resumes bitwise, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ibrl_jax.errors import UserError
+from ibrl_jax.trainer.resume_check import differences
+from ibrl_jax.trainer.run import RunFolder
+from ibrl_jax.trainer.session import Stopped, train
+from tests.trainer.conftest import SMOKE
+
+
+def rows(folder: RunFolder) -> list[dict]:
+    return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+
+
+def test_every_iteration_leaves_a_row_and_its_dialogues(smoke_run: RunFolder) -> None:
+    found = rows(smoke_run)
+    assert [row["iteration"] for row in found] == [0, 1, 2, 3]
+    for row in found:
+        lines = smoke_run.dialogues(row["iteration"]).read_text().splitlines()
+        assert len(lines) == row["dialogues"]["count"] == 8
+        assert sum(row["end_reasons"].values()) == 8
+        assert row["coverage"] == 1.0
+
+
+def test_nothing_compiles_after_the_warm_up(smoke_run: RunFolder) -> None:
+    assert {row["compilations"] for row in rows(smoke_run)} == {0}
+
+
+def test_sampler_and_trainer_agree_on_log_probs(smoke_run: RunFolder) -> None:
+    """On-policy, at the first epoch: the sampler's log-probs are those of the parameters trained."""
+    for row in rows(smoke_run):
+        for figures in row["roles"].values():
+            if figures["updated"]:
+                assert figures["sampler_trainer_max"] <= 1e-5
+                assert figures["ratio_deviation_max"] <= 1e-4
+
+
+def test_a_role_at_half_the_frequency_updates_half_as_often(smoke_run: RunFolder) -> None:
+    found = rows(smoke_run)
+    assert [row["roles"]["agent1"]["updated"] for row in found] == [True, False, True, False]
+    assert found[-1]["roles"]["agent0"]["updates"] == 4
+    assert found[-1]["roles"]["agent1"]["updates"] == 2
+
+
+def test_past_policies_hold_seats_once_a_pool_has_any(smoke_run: RunFolder) -> None:
+    found = rows(smoke_run)
+    assert found[0]["matchups"] == {"agent0+agent1": 8}
+    assert any(len(row["matchups"]) > 1 for row in found[1:])
+
+
+def test_past_seats_have_no_advantage_and_live_ones_do(smoke_run: RunFolder) -> None:
+    for file in sorted((smoke_run.path / "dialogues").glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            for role in ("agent0", "agent1"):
+                live = role in record["matchup"]
+                assert (record["advantages"][role] is not None) == live
+                assert record["views"][role]["policy"]["seat"] == ("live" if live else "past")
+
+
+def test_a_view_holds_nothing_of_the_other_sides_values(smoke_run: RunFolder) -> None:
+    """Every view's opening prompt is its own role's, to the last number."""
+    record = json.loads(smoke_run.dialogues(0).read_text().splitlines()[0])
+    for role, view in record["views"].items():
+        text = "".join(
+            p for p, turn in zip(view["pieces"], view["turn_index"], strict=True) if turn == -1
+        )
+        own, other = (
+            record["scenario"]["private"][r]["values"]
+            for r in (role, "agent1" if role == "agent0" else "agent0")
+        )
+        numbers = [int(c) for c in text.split("\n")[-2] if c.isdigit()][2::3]
+        assert numbers == own
+        assert own != other
+
+
+def test_a_run_stopped_and_resumed_equals_one_that_was_not(
+    smoke_config, smoke_run: RunFolder, quiet
+) -> None:
+    train(smoke_config(name="resumed", iterations=2), quiet)
+    resumed = train(smoke_config(name="resumed", iterations=4), quiet)
+    assert differences(smoke_run.path, resumed.path) == []
+
+
+def test_rows_beyond_the_checkpoint_are_made_again(smoke_config, smoke_run: RunFolder, quiet) -> None:
+    """As after a kill: metrics and dialogues of an iteration that no checkpoint covers, half a line too."""
+    folder = train(smoke_config(name="torn", iterations=2), quiet)
+    with folder.metrics.open("a") as file:
+        file.write(json.dumps({"iteration": 2, "roles": {}}) + '\n{"iteration": 3, "ro')
+    folder.dialogues(2).write_text("{}\n")
+    assert differences(smoke_run.path, train(smoke_config(name="torn", iterations=4), quiet).path) == []
+
+
+def test_a_killed_process_resumes_bitwise(smoke_root: Path, smoke_run: RunFolder) -> None:
+    """SIGKILL in the middle; `make resume-check` does it ten times."""
+    options = [f"--config.run.root={smoke_root}", "--config.name=killed", "--config.iterations=4"]
+    command = [sys.executable, "-m", "ibrl_jax.train", f"--config={SMOKE}", *options]
+    folder = RunFolder(smoke_root / "killed" / "seed0")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            if folder.metrics.is_file() and len(folder.metrics.read_text().splitlines()) >= 2:
+                process.send_signal(signal.SIGKILL)
+                break
+    finally:
+        process.wait()
+    assert process.returncode in (-signal.SIGKILL, 0)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert differences(smoke_run.path, folder.path) == []
+
+
+def test_ctrl_c_finishes_the_iteration_and_says_how_to_go_on(
+    smoke_config, smoke_run: RunFolder, quiet, monkeypatch
+) -> None:
+    from ibrl_jax.trainer.algorithm import Algorithm
+
+    iterate = Algorithm.iterate
+
+    def interrupted(self):
+        if self.iteration == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return iterate(self)
+
+    monkeypatch.setattr(Algorithm, "iterate", interrupted)
+    with pytest.raises(Stopped, match="stopped after iteration 2 of 4"):
+        train(smoke_config(name="stopped", iterations=4), quiet)
+    monkeypatch.undo()
+    folder = train(smoke_config(name="stopped", iterations=4), quiet)
+    assert differences(smoke_run.path, folder.path) == []
+
+
+def test_another_seed_is_another_run(smoke_config, smoke_run: RunFolder, quiet) -> None:
+    other = train(smoke_config(seed=1, sft__seed=0, iterations=1), quiet)
+    assert other.path != smoke_run.path
+    assert rows(other)[0]["roles"] != rows(smoke_run)[0]["roles"]
+
+
+def test_a_folder_of_another_config_is_refused(smoke_config, smoke_run: RunFolder, quiet) -> None:
+    before = smoke_run.metrics.read_text()
+    with pytest.raises(UserError, match=r"config\.isolation\.reward = 'own', not 'shared'"):
+        train(smoke_config(iterations=4, isolation__reward="shared"), quiet)
+    assert smoke_run.metrics.read_text() == before
+
+
+def test_a_checkpoint_cut_short_is_one_sentence(smoke_config, smoke_run: RunFolder, quiet) -> None:
+    folder = RunFolder(smoke_run.path.parent.parent / "cut" / "seed0")
+    shutil.copytree(smoke_run.path, folder.path)
+    shutil.rmtree(folder.path / "policies")
+    config = json.loads((folder.path / "config.json").read_text()) | {"name": "cut"}
+    (folder.path / "config.json").write_text(json.dumps(config))
+    newest = folder.path / "checkpoints" / "4" / "state"
+    for file in newest.rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(UserError, match="cannot be read.*delete that folder.*iteration 3"):
+        train(smoke_config(name="cut", iterations=5), quiet)
