@@ -49,7 +49,7 @@ fuzz: $(RUN_READY) ## generated and mutated turns against the referee: [N=100000
 	@$(PY) -m ibrl_jax.domains.dond.fuzz $(N)
 
 human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues: DATA=folder
-	@$(PY) -m ibrl_jax.domains.dond.data "$(DATA)"
+	@$(PY) -m ibrl_jax.human_corpus --data="$(DATA)"
 
 tokenizer: $(RUN_READY) ## train the tiny tokenizer again from the synthetic corpus
 	@$(PY) -m ibrl_jax.trainer.tokenizer

@@ -1,8 +1,9 @@
 """The one place where every setting has its default, its unit and its check.
 
-An experiment is a file with a `get_config()` that starts from `default_config()` and changes a few values. The command
-line changes more: `--config=configs/dond/mini.py --config.seed=1 --config.isolation.reward=shared`. `load` does both
-and checks the result; a mistake is one `UserError` that names the key and what would be right.
+An experiment is a file with a `get_config()` that starts from `default_config()` and changes a few
+values. The command line changes more: `--config=configs/dond/mini.py --config.seed=1
+--config.isolation.reward=shared`. `load` does both and checks the result; a mistake is one
+`UserError` that names the key and what would be right.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ SCHEMA: dict[str, Any] = {
         "b2": Field(0.99, "of the second", low=0.0, high=1.0),
         "eps": Field(1e-8, "added to the root of the second", low=0.0),
         "lengths": Field(
-            (), "padded view lengths that are compiled; empty: the longest alone", low=1
+            (), "view lengths that a micro-batch is cut to, tokens; empty: never cut", low=1
         ),
         "micro_batch": Field(16, "rows a pass forward and back", low=1),
         "logp_chunk": Field(512, "tokens whose logits exist at once", low=1),
@@ -333,7 +334,8 @@ def check(config: ConfigDict) -> ConfigDict:
     only = config.matchup.only
     if len(only) != len(roles):
         raise UserError(
-            f"config.matchup.only must have {len(roles)} numbers, one a role ({', '.join(roles)}), not {len(only)}"
+            f"config.matchup.only must have {len(roles)} numbers, one a role ({', '.join(roles)}), "
+            f"not {len(only)}"
         )
     total = config.matchup.all + sum(only)
     if not math.isclose(total, 1.0, abs_tol=1e-6):
@@ -351,7 +353,8 @@ def check(config: ConfigDict) -> ConfigDict:
     for role, settings in config.roles.items():
         if not settings.train and not settings.counterpart:
             raise UserError(
-                f"config.roles.{role}.counterpart must name who holds the seat, since it does not train"
+                f"config.roles.{role}.counterpart must name who holds the seat, "
+                "since it does not train"
             )
         if settings.update_offset >= settings.update_every:
             raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
@@ -452,6 +455,6 @@ def _from_file(path: str) -> ConfigDict:
     except UserError:
         raise
     except Exception as error:
-        # A locked ConfigDict names the key and its nearest relatives over several lines: keep the sentence.
+        # A locked ConfigDict names the key and its relatives over several lines: keep the sentence.
         sentence = " ".join(str(error).strip("'\"").split()).replace("\\n", " ")
         raise UserError(f"the config {path} fails: {sentence or type(error).__name__}") from error

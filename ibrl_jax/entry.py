@@ -1,7 +1,7 @@
 """What every command has in common: its options, and how it ends.
 
-A user's mistake is one sentence on standard error and exit code 2; Ctrl-C is 130; anything else that goes wrong is a
-fault of ours and shows its traceback.
+A user's mistake is one sentence on standard error and exit code 2; Ctrl-C is 130; anything else
+that goes wrong is a fault of ours and shows its traceback.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What the process asks of its host before any array is made.
 
-XLA on a CPU takes its temporary buffers from malloc anew in every call and gives them back after it. glibc returns large
-blocks to the system at once, so the same pages are faulted in again and again: measured at a third of an update's time. Told
-to keep what it has, the process faults them in once.
+XLA on a CPU takes its temporary buffers from malloc anew in every call and gives them back after
+it. glibc returns large blocks to the system at once, so the same pages are faulted in again and
+again: measured at a third of an update's time. Told to keep what it has, the process faults them in
+once.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def prepare() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(".cache", "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # A CPU is two devices to JAX where it has two cores, one a role: two programs that run side by side use two cores
-    # better than one program that is split between them.
+    # A CPU is two devices to JAX where it has two cores, one a role: two programs that run side by
+    # side use two cores better than one program that is split between them.
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(2, os.cpu_count() or 1)))
     if sys.platform.startswith("linux"):
         _keep_freed_memory()

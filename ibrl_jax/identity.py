@@ -5,9 +5,10 @@ Every draw of the run is a function of an identity, a tuple of integers and stri
 
     bits(purpose, identity) = blake2b(encode(purpose, part_1, ..., part_n))
 
-The encoding is injective: each part carries its type and its length, so ("a", "bc") and ("ab", "c"),
-or 1 and "1", never meet, and two purposes never share a stream. Python's own `hash` is salted anew in
-every process and is not used anywhere. A run resumes without the state of any generator.
+The encoding is injective: each part carries its type and its length, so ("a", "bc") and
+("ab", "c"), or 1 and "1", never meet, and two purposes never share a stream. Python's own `hash` is
+salted anew in every process and is not used anywhere. A run resumes without the state of any
+generator.
 """
 
 from __future__ import annotations

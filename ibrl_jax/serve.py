@@ -1,6 +1,6 @@
 """`make play RUN=...`: talk to a trained policy in the terminal.
 
-You hold one seat (`--seat=agent1`), the policy the other; what you type is ruled on as in an evaluation.
+You hold one seat (`--seat=agent1`), the policy the other; rules and referee are an evaluation's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make train` and `make quickstart`: runs a config; with --quickstart it is evaluated and reported too."""
+"""`make train` and `make quickstart`: runs a config; --quickstart evaluates and reports it too."""
 
 from __future__ import annotations
 

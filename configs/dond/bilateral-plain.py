@@ -1,4 +1,6 @@
-"""Both roles learn without stabilisation: no pool of past policies, no staggered updates (the paper's Figure 3).
+"""Both roles learn without stabilisation (the paper's Figure 3).
+
+No past policies hold seats, and both roles update at every iteration.
 
 Command: make train CONFIG=configs/dond/bilateral-plain.py
 """

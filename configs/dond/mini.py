@@ -1,6 +1,6 @@
 """IB-RL on Deal-or-No-Deal, small: two 150 thousand-parameter Qwen3 policies on two CPU cores.
 
-Command: make train CONFIG=configs/dond/mini.py          (with evaluation and report: make quickstart)
+Command: make train CONFIG=configs/dond/mini.py      (with evaluation and report: make quickstart)
 """
 
 from ml_collections import ConfigDict

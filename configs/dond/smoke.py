@@ -1,4 +1,6 @@
-"""Everything, in seconds: a start that learned next to nothing, three iterations, a handful of dialogues. For tests.
+"""Everything in seconds, for tests.
+
+A start that learned next to nothing, three iterations, a handful of dialogues.
 
 Command: make train CONFIG=configs/dond/smoke.py
 """

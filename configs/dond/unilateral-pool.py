@@ -1,4 +1,4 @@
-"""agent0 alone learns, against a list of scripted negotiators, one drawn a scenario (the paper's pool of three).
+"""agent0 alone learns, against three scripted negotiators, one drawn a scenario (the paper's pool).
 
 Command: make train CONFIG=configs/dond/unilateral-pool.py
 """

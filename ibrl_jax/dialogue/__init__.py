@@ -1,1 +1,1 @@
-"""The dialogue loop, trajectories and role views, chat templates, the agents that can take a turn."""
+"""The dialogue loop, trajectories and role views, chat templates, the agents that take turns."""

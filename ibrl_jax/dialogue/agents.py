@@ -1,7 +1,8 @@
 """The five who can take a turn, behind one interface.
 
-A `Speaker` can hold a seat in any dialogue (a live policy, a past one, a scripted family, an endpoint, a person); `sit`
-gives the `Agent` that holds one seat of one dialogue. The dialogue loop knows of nothing else.
+A `Speaker` can hold a seat in any dialogue (a live policy, a past one, a scripted family, an
+endpoint, a person); `sit` gives the `Agent` that holds one seat of one dialogue. The dialogue loop
+knows of nothing else.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
 from ibrl_jax.domains.base import Domain, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.sampler.engine import Engine, Request
-
-import numpy as np
 
 KeyOf = Callable[[int, int], tuple[int, int]]
 """From (turn, attempt) to the two words of a sampling key."""
@@ -35,7 +36,10 @@ class Utterance:
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """One seat of one dialogue. `key_of` and `rng` derive from the dialogue's identity and nothing else."""
+    """One seat of one dialogue.
+
+    `key_of` and `rng` derive from the dialogue's identity and nothing else.
+    """
 
     role: Role
     scenario: Scenario
@@ -48,7 +52,10 @@ class Agent(Protocol):
     """Holds one seat of one dialogue."""
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
-        """The next utterance, given the public record so far. A repeated call replaces the last reply."""
+        """The next utterance, given the public record so far.
+
+        A repeated call replaces the last reply.
+        """
         ...
 
     def close(self) -> RoleView | None:
@@ -167,7 +174,7 @@ class _ScriptedAgent:
 
 
 OPENING = "(You speak first.)"
-"""Said to an endpoint or a person who opens a dialogue, since a chat starts with somebody's message."""
+"""Said to an endpoint that opens a dialogue, since a chat starts with somebody's message."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,10 @@ def build_cast(config: ConfigDict, domain: Domain, speech: Speech, slots: int) -
 
 
 def build_hall(config: ConfigDict, domain: Domain, *, retries: int, concurrency: int) -> Hall:
-    """What all dialogues of a stage share: judges, seed, how often a malformed turn is sampled again."""
+    """What all dialogues of a stage share.
+
+    `retries`: how often a malformed turn is sampled again. `concurrency`: dialogues at a time.
+    """
     return Hall(
         domain=domain,
         judges={role: RuleJudge(reward=domain.reward) for role in domain.roles},

@@ -1,7 +1,8 @@
-"""Who can be seated: the engines of a stage, the parameters they hold, and a speaker for every name.
+"""Who can be seated: a stage's engines, the parameters they hold, and a speaker for every name.
 
-Each role has an engine of its own, so that both roles' policies sample at the same time; an engine holds several sets
-of parameters of one shape (live, past, frozen), by name, and all share its compiled programs.
+Each role has an engine of its own, so that both roles' policies sample at the same time; an engine
+holds several sets of parameters of one shape (live, past, frozen), by name, and all share its
+compiled programs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Cast:
     max_new: int
 
     def load(self, role: Role, params: str, values: Params) -> None:
-        """Hold a set of parameters under a name in a role's engine, in place of what had that name."""
+        """Hold parameters under a name in a role's engine, in place of what had that name."""
         self.engines[role].load(params, values)
 
     def local(self, role: Role, params: str, ref: PolicyRef, temperature: float) -> Speaker:
@@ -61,7 +62,8 @@ class Cast:
                 )
             return ApiSpeaker(endpoint=self.endpoints[which])
         raise UserError(
-            f"{name!r} is no counterpart; it is frozen:start, frozen:<run>:<role>, scripted:<family> or api:<endpoint>"
+            f"{name!r} is no counterpart; it is frozen:start, frozen:<run>:<role>, "
+            "scripted:<family> or api:<endpoint>"
         )
 
     def warm(self) -> None:

@@ -7,8 +7,8 @@
              -- header ---  -- sampled -------  -- close
 ```
 
-A role's own thoughts stay in its own view (so that what it saw is what it is trained on) and leave it nowhere: the
-public record is what the domain's referee shows of a turn.
+A role's own thoughts stay in its own view (so that what it saw is what it is trained on) and leave
+it nowhere: the public record is what the domain's referee shows of a turn.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Gathers what the dialogues ask of the engines, and runs the engines when nobody else can go on.
 
-Every dialogue is a coroutine. It is *live* from its first turn to its last, and *waits* while an engine or an
-endpoint owes it an answer. When all live dialogues wait, everything queued runs at once: the engines side by side,
-each in a thread of its own, each on all of its requests. With local policies alone that is lock-step by turns, so the
-make-up of every batch, and with it every bit of the result, is the same in each run. With an endpoint in a seat, a
-reply that comes in late joins the next batch, and nobody waits for the slowest.
+Every dialogue is a coroutine. It is *live* from its first turn to its last, and *waits* while an
+engine or an endpoint owes it an answer. When all live dialogues wait, everything queued runs at
+once: the engines side by side, each in a thread of its own, each on all of its requests. With local
+policies alone that is lock-step by turns, so the make-up of every batch, and with it every bit of
+the result, is the same in each run. With an endpoint in a seat, a reply that comes in late joins
+the next batch, and nobody waits for the slowest.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Conductor:
             task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        queue, self._queue = self._queue, []
+        queue = [entry for entry in self._queue if not entry[2].cancelled()]
+        self._waiting -= len(self._queue) - len(queue)
+        self._queue = []
         by_engine: dict[int, list[tuple[Sampler, Request, asyncio.Future[Completion]]]] = {}
         for entry in queue:
             by_engine.setdefault(id(entry[0]), []).append(entry)
@@ -102,3 +105,4 @@ class Conductor:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+        self._consider()  # whoever was answered may be gone, and others have asked meanwhile

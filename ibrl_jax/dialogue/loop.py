@@ -1,8 +1,9 @@
 """The dialogue loop: many dialogues at once, one coroutine each, whoever speaks.
 
-What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose endpoint fails is played
-once more from its beginning, then recorded as aborted with its reason: nothing is refilled, nothing becomes a zero.
-Judges start when a dialogue ends, while the others still talk.
+What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose
+endpoint fails is played once more from its beginning, then recorded as aborted with its reason:
+nothing is refilled, nothing becomes a zero. Judges start when a dialogue ends, while the others
+still talk.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from ibrl_jax.dialogue.views import RoleView
 from ibrl_jax.domains.base import Domain, Referee, Role, Scenario
 from ibrl_jax.endpoints.client import EndpointError
 from ibrl_jax.identity import generator, key_data
-from ibrl_jax.rewards.types import Case, Judge, Reward
+from ibrl_jax.rewards.types import Case, Failed, Judge, Reward
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """One dialogue to be played. `stage` separates training iterations from evaluations in every random key."""
+    """One dialogue to be played.
+
+    `stage` separates training iterations and evaluations from each other in every random key.
+    """
 
     stage: tuple[str | int, ...]
     draw: str
@@ -48,7 +52,10 @@ class Hall:
 def play(
     hall: Hall, matches: Sequence[Match], on_end: Callable[[Trajectory], None] = lambda _: None
 ) -> list[Trajectory]:
-    """Plays the matches, at most `hall.concurrency` at a time, and gives the trajectories in the matches' order.
+    """Plays the matches, at most `hall.concurrency` at a time.
+
+    Returns:
+        the trajectories, in the matches' order.
 
     Raises:
         UserError: an endpoint refuses its key or does not exist.
@@ -80,15 +87,18 @@ async def _play(
 
 
 async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajectory:
-    for attempt in range(2):
+    failure: EndpointError | None = None
+    referee = hall.domain.referee(match.scenario, match.first)
+    try:
+        views, refused = await _talk(hall, match, conductor, referee)
+    except EndpointError:
         referee = hall.domain.referee(match.scenario, match.first)
         try:
             views, refused = await _talk(hall, match, conductor, referee)
-            break
         except EndpointError as error:
-            if attempt:
-                referee.abort(str(error))
-                views, refused = {}, dict.fromkeys(hall.domain.roles, 0)
+            failure = error
+            referee.abort(str(error))
+            views, refused = {}, dict.fromkeys(hall.domain.roles, 0)
     outcome = referee.outcome
     if outcome is None:
         raise RuntimeError(f"dialogue {match.draw}/{match.rollout} stopped without an outcome")
@@ -102,7 +112,7 @@ async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajector
         turns=tuple(referee.turns),
         views=views,
         outcome=outcome,
-        rewards=await _judge(hall, match.scenario, referee),
+        rewards=await _judge(hall, match.scenario, referee, failure),
         retries=refused,
     )
 
@@ -110,7 +120,11 @@ async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajector
 async def _talk(
     hall: Hall, match: Match, conductor: Conductor, referee: Referee
 ) -> tuple[dict[Role, RoleView], dict[Role, int]]:
-    """One dialogue from its first turn to its last: the views of local policies, the refused turns by role."""
+    """One dialogue from its first turn to its last.
+
+    Returns:
+        the views of local policies, and the number of refused turns, by role.
+    """
     agents: dict[Role, Agent] = {}
     views: dict[Role, RoleView] = {}
     refused = dict.fromkeys(hall.domain.roles, 0)
@@ -119,11 +133,13 @@ async def _talk(
             for role in hall.domain.roles:
                 agents[role] = match.speakers[role].sit(_seat(hall, match, role), conductor)
             while (role := referee.to_move) is not None:
-                for attempt in range(1 + hall.retries):
+                attempt = 0
+                while True:
                     utterance = await agents[role].reply(referee.turns, attempt)
                     turn = referee.check(role, utterance.text, utterance.end)
                     if turn.valid or attempt == hall.retries:
                         break
+                    attempt += 1
                     refused[role] += 1
                 referee.play(turn)
         finally:
@@ -134,7 +150,12 @@ async def _talk(
     return views, refused
 
 
-async def _judge(hall: Hall, scenario: Scenario, referee: Referee) -> dict[Role, Reward]:
+async def _judge(
+    hall: Hall, scenario: Scenario, referee: Referee, failure: EndpointError | None
+) -> dict[Role, Reward]:
+    """Each role's reward; a dialogue that was broken off has nothing to be judged by."""
+    if failure is not None:
+        return dict.fromkeys(hall.domain.roles, Failed(reason=str(failure)))
     assert referee.outcome is not None
     cases = [Case.of(scenario, role, referee.turns, referee.outcome) for role in hall.domain.roles]
     scores = await asyncio.gather(*(hall.judges[case.role].score(case) for case in cases))

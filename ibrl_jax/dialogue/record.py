@@ -67,7 +67,7 @@ def _view(view: RoleView, tokenizer: Tokenizer) -> dict[str, Any]:
         "turn_index": view.turn_index.tolist(),
         "loss_mask": view.loss_mask.tolist(),
         "behaviour_logp": [round(float(p), 6) for p in view.behaviour_logp],
-        "pieces": tokenizer.pieces(view.ids),
+        "pieces": tokenizer.pieces(view.ids.tolist()),
     }
 
 

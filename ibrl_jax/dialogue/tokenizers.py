@@ -1,4 +1,7 @@
-"""Tokenizers. Control tokens (turn borders, end of text) can never come out of encoding somebody's words."""
+"""Tokenizers: text to ids and back.
+
+Control tokens (turn borders, end of text) can never come out of encoding somebody's words.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ EMBEDDED = "embedded"
 class Tokenizer(Protocol):
     """Text to ids and back. `control(name)` is the id of a token that no text encodes to."""
 
+    model: bytes
+    """What a policy's folder keeps of it."""
     vocab_size: int
 
     def encode(self, text: str) -> list[int]: ...
@@ -33,7 +38,7 @@ class Tokenizer(Protocol):
 
 
 class SentencePieceTokenizer:
-    """A sentencepiece model whose turn borders are control symbols and whose unknown text falls back to bytes."""
+    """A sentencepiece model: turn borders are control symbols, unknown text falls back to bytes."""
 
     def __init__(self, model: bytes, *, name: str) -> None:
         self.model = model
@@ -60,7 +65,8 @@ class SentencePieceTokenizer:
         index = self._processor.PieceToId(name)
         if not self._processor.IsControl(index):
             raise UserError(
-                f"the tokenizer {self._name} has no control token {name}; `make tokenizer` trains one that does"
+                f"the tokenizer {self._name} has no control token {name}; "
+                "`make tokenizer` trains one that does"
             )
         return index
 

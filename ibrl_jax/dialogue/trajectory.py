@@ -12,11 +12,11 @@ from ibrl_jax.rewards.types import Reward
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """Public turns, what happened, one private view a role that a local policy held, one reward a role.
+    """Public turns, what happened, a reward a role, a private view a role that a local policy held.
 
-    `draw` identifies the group (one drawing of a scenario), `rollout` the member; `matchup` names the live roles.
-    `speakers[role]` names who held the seat (`live:agent0@12`, `past:agent1@8`, `scripted:fair`).
-    `retries[role]` counts refused utterances that were sampled again.
+    `draw` identifies the group (one drawing of a scenario), `rollout` the member; `matchup` names
+    the live roles. `speakers[role]` names who held the seat (`live:agent0@12`, `past:agent1@8`,
+    `scripted:fair`). `retries[role]` counts refused utterances that were sampled again.
     """
 
     scenario: Scenario

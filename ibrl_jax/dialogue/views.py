@@ -1,10 +1,13 @@
-"""A dialogue as one role's model saw it. Tokens in are tokens out: ids are appended, never encoded again.
+r"""A dialogue as one role's model saw it.
+
+Tokens in are tokens out: ids are appended, never encoded again. With `<start>` for `<|im_start|>`
+and `<end>` for `<|im_end|>`:
 
 ```
-ids         <|im_start|> user \\n  no deal <|im_end|> \\n <|im_start|> assistant \\n  i  want ... <|im_end|>  \\n
-segment           0        0   0   2   2      0       0        0          0        0  1   1    1      1         0
-loss_mask         0        0   0   0   0      0       0        0          0        0  1   1    1      1         0
-turn_index        3        3   3   3   3      3       3        4          4        4  4   4    4      4         4
+ids         <start> user \n no deal <end> \n <start> assistant \n i want ... <end> \n
+segment        0     0   0  2   2     0   0     0        0     0  1  1    1    1   0
+loss_mask      0     0   0  0   0     0   0     0        0     0  1  1    1    1   0
+turn_index     3     3   3  3   3     3   3     4        4     4  4  4    4    4   4
 ```
 """
 
@@ -23,7 +26,7 @@ Seat = Literal["live", "past", "frozen"]
 
 
 class Segment(IntEnum):
-    """Whose a token is: the chat template's (the opening prompt included), one's own, or the counterpart's."""
+    """Whose a token is: the template's (with the opening prompt), one's own, the counterpart's."""
 
     TEMPLATE = 0
     OWN = 1
@@ -32,7 +35,7 @@ class Segment(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRef:
-    """Which parameters spoke: an id (`agent0`, `sft`), how they stand in this rollout, and their version."""
+    """Which parameters spoke: an id (`agent0`, `sft`), how they are seated, and their version."""
 
     id: str
     seat: Seat
@@ -43,9 +46,9 @@ class PolicyRef:
 class RoleView:
     """One role's tokens of one finished dialogue; all arrays have shape [T].
 
-    `loss_mask` is 1 exactly where this role's policy sampled the token; `behaviour_logp` is its log-probability
-    under the distribution it was sampled from (0 where nothing was sampled). `turn_index` is the index of the
-    public turn a token belongs to, -1 for the opening prompt.
+    `loss_mask` is 1 exactly where this role's policy sampled the token; `behaviour_logp` is its
+    log-probability under the distribution it was sampled from (0 where nothing was sampled).
+    `turn_index` is the index of the public turn a token belongs to, -1 for the opening prompt.
     """
 
     role: Role
@@ -59,7 +62,10 @@ class RoleView:
 
 @dataclass(kw_only=True)
 class ViewBuilder:
-    """Grows a view. `retract` drops a sampled turn that the protocol refused, before anything follows it."""
+    """Grows a view.
+
+    `retract` drops a sampled turn that the protocol refused, before anything follows it.
+    """
 
     role: Role
     policy: PolicyRef

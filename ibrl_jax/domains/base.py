@@ -1,7 +1,8 @@
 """What a domain is: scenarios, the public record of a dialogue, and a referee that rules on it.
 
-A domain knows nothing of policies, tokens or training. It says what a dialogue is about (`Scenario`), which
-utterances are legal and when a dialogue ends (`Referee`), and what happened (`Outcome`).
+A domain knows nothing of policies, tokens or training. It says what a dialogue is about
+(`Scenario`), which utterances are legal and when a dialogue ends (`Referee`), and what happened
+(`Outcome`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ Role = str
 """The name of a seat: `agent0`, `agent1` (Deal-or-No-Deal); `sales`, `customer` (TeleSales)."""
 
 TurnEnd = Literal["stop", "length", "error"]
-"""How an utterance ended: by its end-of-turn token, cut off by the token limit, or not produced at all."""
+"""How an utterance ended: by its end-of-turn token, by the token limit, or it never came to be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """What one dialogue is about. `private[role]` is seen by that role alone.
 
-    `cluster` identifies what the statistics treat as one unit (Deal-or-No-Deal: the unordered scenario).
+    `cluster` identifies the unit of the statistics (Deal-or-No-Deal: the unordered scenario).
     """
 
     id: str
@@ -36,8 +37,9 @@ class Scenario:
 class Turn:
     """One utterance as the public record holds it: never a thought, never a private observation.
 
-    `action` is a label of the domain's own enum (`talk`, `propose`, ...; `malformed` when `valid` is false),
-    `payload` its JSON-able content, `error_code` says why a turn is malformed, `flags` note tolerated oddities.
+    `action` is a label of the domain's own enum (`talk`, `propose`, ...; `malformed` when `valid`
+    is false), `payload` its JSON-able content, `error_code` says why a turn is malformed, `flags`
+    note tolerated oddities.
     """
 
     role: Role
@@ -52,7 +54,10 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened, verified by the domain's rules. `facts` is JSON-able; per-role facts are mappings by role."""
+    """What happened, verified by the domain's rules.
+
+    `facts` is JSON-able; facts of a role are mappings by role.
+    """
 
     end_reason: str
     success: bool
@@ -61,7 +66,10 @@ class Outcome:
 
 
 class Referee(Protocol):
-    """Rules on one dialogue. `check` parses without recording; `play` records and may end the dialogue."""
+    """Rules on one dialogue.
+
+    `check` parses without recording; `play` records and may end the dialogue.
+    """
 
     scenario: Scenario
     turns: Sequence[Turn]
@@ -77,7 +85,10 @@ class Referee(Protocol):
         ...
 
     def check(self, role: Role, text: str, end: TurnEnd) -> Turn:
-        """The turn that `text` would be; nothing is recorded, so an invalid one can be sampled again."""
+        """The turn that `text` would be.
+
+        Nothing is recorded, so an invalid one can be sampled again.
+        """
         ...
 
     def play(self, turn: Turn) -> None:
@@ -108,7 +119,7 @@ class Domain(Protocol):
         ...
 
     def prompt(self, scenario: Scenario, role: Role) -> str:
-        """The system prompt of a role: its rules first, then its own private observation, nothing else's."""
+        """The system prompt of a role: its rules, then its own private observation, no other's."""
         ...
 
     def referee(self, scenario: Scenario, first: Role) -> Referee:
@@ -128,11 +139,17 @@ class Domain(Protocol):
     def measures(
         self, scenario: Scenario, outcome: Outcome, role: Role
     ) -> Mapping[str, float] | None:
-        """One dialogue's numbers for one seat, whose means are the table's (`agreement`, ...); None if aborted."""
+        """One dialogue's numbers for one seat, whose means are the table's (`agreement`, ...).
+
+        None if the dialogue was aborted.
+        """
         ...
 
     def tabulate(
         self, results: Sequence[tuple[Scenario, Outcome, Role]], planned: int
     ) -> Mapping[str, Any]:
-        """The metrics of a table's cell, JSON-able, None where undefined; `planned` dialogues were wanted."""
+        """The metrics of a table's cell, JSON-able, None where undefined.
+
+        `planned` dialogues were wanted, whatever came of them.
+        """
         ...

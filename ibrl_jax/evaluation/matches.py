@@ -1,7 +1,8 @@
-"""Frozen policies against counterparts, in both seats: who meets whom, and the table that comes of it.
+"""Frozen policies against counterparts, in both seats: who meets whom, and the resulting table.
 
-A cell is one policy against one counterpart: every scenario of the split, every seed, the policy once in each seat;
-who opens alternates. Its unit of statistics is the scenario's cluster, whichever side sat where.
+A cell is one policy against one counterpart: every scenario of the split, every seed, the policy
+once in each seat; who opens alternates. Its unit of statistics is the scenario's cluster, whichever
+side sat where.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class Cell:
 
 
 def columns_of(config: ConfigDict) -> list[Column]:
-    """In-system, self-play, and each counterpart of `config.evaluation`; one that training or the start has
-    met is no held-out one, and says so."""
+    """In-system, self-play, and each counterpart of `config.evaluation`.
+
+    One that training or the start has met is no held-out one, and says so.
+    """
     met = {f"scripted:{family}" for family in config.sft.families if config.policy.start == "sft"}
     met |= {name for settings in config.roles.values() for name in settings.counterpart}
     columns = []
@@ -190,12 +193,13 @@ def _play_cell(
 
 
 def _scenarios(config: ConfigDict, cast: Cast) -> Sequence[Scenario]:
-    """The first `evaluation.scenarios` of the split, in a seeded order that no run's seed changes."""
+    """The first `evaluation.scenarios` of the split, in an order that no run's seed changes."""
     scenarios = cast.domain.scenarios(config.evaluation.split)
     wanted = config.evaluation.scenarios or len(scenarios)
     if wanted > len(scenarios):
         raise UserError(
-            f"config.evaluation.scenarios is {wanted}, and {config.evaluation.split} has {len(scenarios)}"
+            f"config.evaluation.scenarios is {wanted}, and {config.evaluation.split} has "
+            f"{len(scenarios)}"
         )
     order = generator(0, "evaluation", config.evaluation.split).permutation(len(scenarios))
     return [scenarios[int(i)] for i in order[:wanted]]
@@ -242,7 +246,7 @@ def _comparisons(
     cells: Mapping[str, Mapping[str, Cell]],
     settings: StatisticsSettings,
 ) -> list[dict[str, Any]]:
-    """Each policy less the first one (the start), a column and measure at a time, with an interval."""
+    """Each policy less the first one (the start) in each column and measure, with an interval."""
     reference, *others = contestants
     rows = []
     for contestant in others:

@@ -45,8 +45,11 @@ _CHUNK = 2_000_000  # cells of a [resamples, clusters] block
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsSettings:
-    """confidence: of every interval, in (0, 1). resamples: of the bootstrap. permutations: of the
-    separated arms' test. seed: of both; equal settings give equal numbers."""
+    """How intervals and tests are computed.
+
+    confidence: of every interval, in (0, 1). resamples: of the bootstrap. permutations: of the
+    separated arms' test. seed: of both; equal settings give equal numbers.
+    """
 
     confidence: float
     resamples: int

@@ -40,6 +40,8 @@ class ModelConfig:
     """Of matrix products and caches; parameters, norms, softmax and logits are float32 always."""
     remat: bool
     """Recompute each layer in the backward pass rather than keep its activations."""
+    attention_block: int
+    """Queries a block of training attention; 0: all at once (what a fused GPU kernel wants)."""
     unroll: int | bool
     """Layers a step of the scan over layers; True for all of them (a straight-line program)."""
 

@@ -14,8 +14,8 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.models.config import ModelConfig
 
 # How it is compiled: a small one as straight-line fp32 code, a large one as a scan in bf16.
-_SMALL: dict[str, Any] = dict(dtype="float32", remat=False, unroll=True)
-_LARGE: dict[str, Any] = dict(dtype="bfloat16", remat=True, unroll=1)
+_SMALL: dict[str, Any] = dict(dtype="float32", remat=False, attention_block=64, unroll=True)
+_LARGE: dict[str, Any] = dict(dtype="bfloat16", remat=True, attention_block=0, unroll=1)
 
 _LLAMA: dict[str, Any] = dict(qkv_bias=False, qk_norm=False)
 _QWEN25: dict[str, Any] = dict(

@@ -46,7 +46,7 @@ def score(
     def piece(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits: Any = model.apply(variables, hidden, method=Decoder.logits)
         logits = logits / temperature
-        return token_logp(logits, targets), entropy_of(logits)
+        return logp_and_entropy(logits, targets)
 
     logp, entropy = _in_chunks(piece, given, targets, chunk)
     if segment_ids is not None:
@@ -62,10 +62,19 @@ def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     return picked - jax.nn.logsumexp(logits, axis=-1)
 
 
-def entropy_of(logits: jax.Array) -> jax.Array:
-    """Entropy [...] of softmax(logits [..., V]), in nats."""
-    logp = jax.nn.log_softmax(logits, axis=-1)
-    return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+def logp_and_entropy(logits: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log softmax(logits [..., V])[tokens [...]] and the entropy [...] of softmax(logits), in nats.
+
+    With z = logits - max:
+
+        logp = z[token] - log sum e^z,   entropy = log sum e^z - sum z e^z / sum e^z
+    """
+    z = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    weights = jnp.exp(z)
+    total = jnp.sum(weights, axis=-1)
+    log_total = jnp.log(total)
+    picked = jnp.take_along_axis(z, tokens[..., None], axis=-1)[..., 0]
+    return picked - log_total, log_total - jnp.sum(weights * z, axis=-1) / total
 
 
 def _in_chunks(
@@ -77,6 +86,7 @@ def _in_chunks(
     """`piece` over slices of the time axis, in order; the last is padded and cut again."""
     b, t, d = hidden.shape
     chunks = -(-t // chunk) if t else 0
+    chunk = -(-t // max(chunks, 1))  # as many, of one size: hardly any padding
     spare = chunks * chunk - t
     hidden = jnp.pad(hidden, ((0, 0), (0, spare), (0, 0))).reshape(b, chunks, chunk, d)
     targets = jnp.pad(targets, ((0, 0), (0, spare))).reshape(b, chunks, chunk)

@@ -22,8 +22,11 @@ _DIALOGUES = re.compile(r"iter_(\d+)\.jsonl")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a run folder holds. `metrics` has one row an iteration, in order; `dialogues` maps an
-    iteration to its file; `notes` says what was missing or cut short, in sentences."""
+    """What a run folder holds.
+
+    `metrics` has one row an iteration, in order; `dialogues` maps an iteration to its file; `notes`
+    says what was missing or cut short, in sentences.
+    """
 
     path: Path
     config: Mapping[str, Any] | None

@@ -38,8 +38,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One policy against one counterpart. `values` is the cell as evaluated; `best` names the
-    measures in which no row of this column is better."""
+    """One policy against one counterpart.
+
+    `values` is the cell as evaluated; `best` names the measures in which no row of this column is
+    better.
+    """
 
     values: Mapping[str, Any]
     best: frozenset[str]

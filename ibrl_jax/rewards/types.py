@@ -31,7 +31,7 @@ Reward = Scored | Failed | Pending
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a judge of one role may see: the public dialogue, the outcome, and that role's own observation."""
+    """What a judge of one role may see: the public dialogue, the outcome, its own observation."""
 
     role: Role
     scenario_id: str

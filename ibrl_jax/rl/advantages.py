@@ -94,8 +94,7 @@ class Credit:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleStats:
-    """Counts for one role: live seats, those of them that were scored, groups with any scored
-    member.
+    """Counts for one role: live seats, those of them that were scored, groups with any scored.
 
     `mean_spread` is the mean std over the groups, degenerate ones counting as 0; `mean_reward` is
     over the scored live seats (the mixed reward under `shared`). Both are 0 where there is nothing.

@@ -110,14 +110,15 @@ def bucket(length: int, lengths: Sequence[int]) -> int | None:
 def build(rows: Sequence[Row], settings: BatchSettings) -> RoleBatch | None:
     """The host arrays of a batch; `reference_logp` is still 0.
 
-    Rows are ordered by (draw, rollout, role), whatever order they came in; padding rows come last.
-    None when no row holds a sampled token: a role without anything to learn from is skipped.
+    Rows are ordered by (length, draw, rollout, role), whatever order they came in, so that a
+    micro-batch holds rows of like length; padding rows come last. None when no row holds a sampled
+    token: a role without anything to learn from is skipped.
 
     Raises UserError for a view longer than the longest bucket, ValueError for more rows than a
     batch has, for a seat given twice, and for a sampled token at the start of a row (nothing
     precedes it).
     """
-    rows = sorted(rows, key=lambda r: (r.draw, r.rollout, r.view.role))
+    rows = sorted(rows, key=lambda r: (len(r.view.ids), r.draw, r.rollout, r.view.role))
     names = [(r.draw, r.rollout, r.view.role) for r in rows]
     if len(set(names)) < len(names):
         raise ValueError("a seat has two rows in one batch")

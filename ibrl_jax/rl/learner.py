@@ -81,12 +81,16 @@ class Hyper(flax.struct.PyTreeNode):
 class LearnerSettings:
     """What is compiled in. `micro_batch` in rows; `b1`, `b2`, `eps` are AdamW's.
 
+    `lengths`: columns, ascending, that a micro-batch may be cut to; it takes the least that holds
+    its longest row. Empty: never cut.
+
     `stacked`: keys of subtrees whose leaves carry a leading layer axis (layers under `nn.scan`). A
     stack of vectors is two-dimensional and yet no matrix, so it must not decay.
     """
 
     loss: LossSettings
     micro_batch: int
+    lengths: tuple[int, ...]
     b1: float
     b2: float
     eps: float
@@ -246,7 +250,9 @@ class Learner:
         def accumulate(m: jax.Array, carry: tuple[Params, LossSums]) -> tuple[Params, LossSums]:
             grads, sums = carry
             with jax.named_scope("micro_batch"):
-                new, here = jax.grad(loss_sum, has_aux=True)(state.params, _at(micro, m))
+                new, here = self._cut(
+                    lambda rows: jax.grad(loss_sum, has_aux=True)(state.params, rows), _at(micro, m)
+                )
             return jax.tree.map(jnp.add, grads, new), sums.merge(here)
 
         zeros = jax.tree.map(jnp.zeros_like, state.params)
@@ -277,15 +283,39 @@ class Learner:
         micro = self._micro(batch)
 
         def fill(m: jax.Array, out: jax.Array) -> jax.Array:
-            rows = _at(micro, m)
-            with jax.named_scope("micro_batch"):
+            def scored(rows: RoleBatch) -> jax.Array:
                 logp, _ = self._score(
                     params, rows.ids, rows.positions, rows.segment_ids, temperature
                 )
-            return jax.lax.dynamic_update_index_in_dim(out, logp.astype(jnp.float32), m, 0)
+                spare = out.shape[-1] - logp.shape[-1]
+                return jnp.pad(logp.astype(jnp.float32), ((0, 0), (0, spare)))
+
+            with jax.named_scope("micro_batch"):
+                logp = self._cut(scored, _at(micro, m))
+            return jax.lax.dynamic_update_index_in_dim(out, logp, m, 0)
 
         zeros = jnp.zeros_like(micro.reference_logp, jnp.float32)
         return jax.lax.fori_loop(0, _used(micro), fill, zeros).reshape(batch.ids.shape)
+
+    def _cut(self, work: Callable[[RoleBatch], Any], rows: RoleBatch) -> Any:
+        """`work` on a micro-batch [b, T] without the columns that are padding in all of its rows.
+
+        One branch a length of the settings, one of which runs; what is cut weighs in no sum.
+        """
+        whole = rows.ids.shape[1]
+        lengths = [n for n in self._settings.lengths if n < whole] + [whole]
+        if len(lengths) == 1:
+            return work(rows)
+        columns = jnp.any(rows.segment_ids > 0, axis=0)  # [T]
+        needed = jnp.max(jnp.where(columns, jnp.arange(1, whole + 1), 0))
+        branch = jnp.searchsorted(jnp.asarray(lengths), needed)
+
+        def at(length: int) -> Callable[[RoleBatch], Any]:
+            return lambda rows: work(
+                jax.tree.map(lambda x: x[:, :length] if x.ndim == 2 else x, rows)
+            )
+
+        return jax.lax.switch(branch, [at(n) for n in lengths], rows)
 
     def _micro(self, batch: RoleBatch) -> RoleBatch:
         return to_micro(batch, self._settings.micro_batch) if batch.ids.ndim == 2 else batch

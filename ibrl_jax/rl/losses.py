@@ -115,8 +115,7 @@ class LossSums(flax.struct.PyTreeNode):
 
 
 def k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
-    """Per-token estimate exp(d) - d - 1 of KL(policy || reference), d = reference - logp; any
-    shape.
+    """Estimate [...] a token, exp(d) - d - 1, of KL(policy || reference); d = reference - logp.
 
     Zero only at equality, never negative. Near 0, where the difference would cancel, its series is
     used. Above LARGEST_EXPONENT the exponential goes on as its tangent: finite at any difference,

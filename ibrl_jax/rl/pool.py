@@ -67,8 +67,7 @@ class OpponentPool:
         return tuple(s.version for s in self._snapshots)
 
     def add(self, version: int, params: Any) -> bool:
-        """Copy `params` in as `version`; False, and nothing done, if that version is the newest
-        held.
+        """Copy `params` in as `version`; False, and nothing done, if that is the newest one.
 
         A role that has not updated since its last snapshot is the same opponent, and would
         otherwise be met twice as often. Raises ValueError for a version older than the newest.

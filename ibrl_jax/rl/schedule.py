@@ -72,8 +72,7 @@ def draw_matchup(
     roles: Sequence[str],
     stocked: Collection[str],
 ) -> frozenset[str]:
-    """The roles that are live in one rollout; every other role's seat goes to a past snapshot of
-    it.
+    """The roles that are live in one rollout; any other role's seat goes to its past snapshot.
 
     `sample_per` says what shares one draw: nothing (`rollout`), the rollouts of a drawn scenario,
     or the whole iteration. `roles` are those that train, in the config's order. `stocked` are the

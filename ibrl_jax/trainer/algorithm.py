@@ -2,14 +2,15 @@
 
 For iteration k:
 
-1. Q scenarios are drawn, each with G rollouts; each rollout draws who is live in it. Past seats of a role are held by
-   one snapshot from its pool.
+1. Q scenarios are drawn, each with G rollouts; each rollout draws who is live in it. Past seats of
+   a role are held by one snapshot from its pool.
 2. All dialogues are played; each is judged as it ends.
 3. A role's advantages come from its own scored rewards, a draw at a time.
 4. Each role whose turn it is updates; whatever belongs to another role is not touched.
 5. Every so many updates a role's policy enters its pool.
 
-Everything that a run must remember is in `Algorithm.state`: the learner states, the pools, and the iteration.
+All that a run must remember is `Algorithm.states` (the learners'), `Algorithm.pools` and
+`Algorithm.iteration`.
 """
 
 from __future__ import annotations
@@ -63,8 +64,12 @@ class Algorithm:
     def __init__(
         self, config: ConfigDict, cast: Cast, start: Params, frozen: Mapping[str, Params]
     ) -> None:
-        """`start`: both roles' first parameters, and each one's own reference for good. `frozen`: those of
-        the counterparts that are policies, by their name in the config."""
+        """Every role at iteration 0.
+
+        Args:
+            start: both roles' first parameters, and each one's own reference for good.
+            frozen: parameters of the counterparts that are policies, by their name in the config.
+        """
         self.config = config
         self.cast = cast
         self.roles: tuple[Role, ...] = cast.domain.roles
@@ -161,8 +166,11 @@ class Algorithm:
     def learn(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[Credits, dict[Role, dict[str, float]]]:
-        """Credit every live seat, then update each role whose turn it is; the roles' updates run side by side
-        and share nothing. Gives the credits and each update's metrics."""
+        """Credit every live seat, then update each role whose turn it is.
+
+        The roles' updates run side by side and share nothing. Gives the credits and each update's
+        metrics.
+        """
         credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
         batches = {
             o: self._batch(o, trajectories, credits) for o in self.owners if self._turn_of(o)
@@ -190,13 +198,13 @@ class Algorithm:
         for role in self.learners:
             self.cast.load(role, LIVE, self.params(role))
             pool = self.pools[role]
-            drawn[role] = (
+            drawn[role] = past = (
                 pool.sample(self.config.seed, self.iteration, below=self.version(role))
                 if self.config.stabilise.pool
                 else None
             )
-            if drawn[role] is not None:
-                self.cast.load(role, PAST, pool.params(drawn[role]))
+            if past is not None:
+                self.cast.load(role, PAST, pool.params(past))
         return drawn
 
     def _matches(self, drawn: Mapping[Role, int | None]) -> list[Match]:
@@ -246,8 +254,9 @@ class Algorithm:
         coverage = 1 - len(failed) / len(rewards)
         if coverage < self.config.rewards.min_coverage:
             raise UserError(
-                f"only {coverage:.0%} of iteration {self.iteration}'s rewards could be scored ({len(failed)} of "
-                f"{len(rewards)} failed), less than config.rewards.min_coverage; the first failure: {failed[0]}"
+                f"only {coverage:.0%} of iteration {self.iteration}'s rewards could be scored "
+                f"({len(failed)} of {len(rewards)} failed), less than config.rewards.min_coverage; "
+                f"the first failure: {failed[0]}"
             )
 
     def _batch(
@@ -258,7 +267,10 @@ class Algorithm:
         return build(rows, self._batching)
 
     def _learn(self, owner: Role, batch: RoleBatch) -> dict[str, float]:
-        """One role's update: its own batch, its own reference, its own optimiser. Metrics of the first epoch."""
+        """One role's update: its own batch, its own reference, its own optimiser.
+
+        Gives the metrics of the first epoch.
+        """
         hyper = self.hyper[owner]
         reference = self.learner.reference_logp(self._start, batch, hyper.temperature)
         batch = batch.replace(reference_logp=np.asarray(reference))

@@ -1,4 +1,4 @@
-"""Measures a run: its frozen policies and their start against counterparts, into `evaluation.json`."""
+"""Measures a run's frozen policies and their start against counterparts, into `evaluation.json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
-from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
@@ -23,7 +22,9 @@ START = "start"
 
 
 def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
-    """Evaluates the policies of a finished run as `config.evaluation` says; writes and returns the table.
+    """Evaluates the policies of a finished run as `config.evaluation` says.
+
+    Writes and returns the table.
 
     Raises:
         UserError: the run has no policies yet, or a counterpart cannot be used.
@@ -84,7 +85,8 @@ def assess_sentence(table: dict[str, Any]) -> str:
         cell = row["cells"][column]
         if cell["agreement"] is not None:
             parts.append(
-                f"{row['policy']} {cell['agreement']:.1%} agreement, {cell['expected_utility']:.3f} expected utility"
+                f"{row['policy']} {cell['agreement']:.1%} agreement, "
+                f"{cell['expected_utility']:.3f} expected utility"
             )
     return f"against {column}: " + "; ".join(parts)
 

@@ -1,8 +1,9 @@
-"""`make audit`: shows, bitwise, that a role's update depends on nothing of the other role but its utterances.
+"""`make audit`: shows, bitwise, that of the other role only its utterances reach a role's update.
 
-A real iteration is played once, and its dialogues are then learned from again and again. Each time one thing of role B is
-changed, the utterances held fixed, and every bit of role A's parameters, moments and counters after its update is
-compared. Under the second value of each isolation flag the same comparison must fail, or the audit could not see a leak.
+A real iteration is played once, and its dialogues are then learned from again and again. Each time
+one thing of role B is changed, the utterances held fixed, and every bit of role A's parameters,
+moments and counters after its update is compared. Under the second value of each isolation flag the
+same comparison must fail, or the audit could not see a leak.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -62,7 +62,7 @@ def rewards(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> li
 
 
 def observation(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> list[Trajectory]:
-    """Another private observation for the role, in the scenario and in the tokens of its own prompt."""
+    """Another private observation for the role, in the scenario and in its own prompt's tokens."""
     changed = []
     for t, other in zip(dialogues, reversed(dialogues), strict=True):
         private = {**t.scenario.private, role: {"counts": [9, 9, 9], "values": [9, 9, 9]}}
@@ -186,7 +186,7 @@ class _Scene:
     def after(
         self, role: Role, flags: dict[str, str], change: Change | None, other: Role
     ) -> LearnerState:
-        """The state of `role` after the update, on the host, with one thing of `other` changed before."""
+        """The state of `role` after the update, on the host; `change` is made to `other` before."""
         algorithm = self._algorithm(flags)
         dialogues = list(self._dialogues)
         if change is not None:
@@ -242,7 +242,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     write_json(
         folder / "summary.json", {"holds": holding, "comparisons": len(findings), "rows": rows}
     )
-    sentence = f"isolation: {holding} of {len(findings)} comparisons came out as they must ({Path(folder)})"
+    sentence = (
+        f"isolation: {holding} of {len(findings)} comparisons came out as they must ({folder})"
+    )
     if holding < len(findings):
         raise UserError(sentence)
     console.print(sentence, highlight=False)

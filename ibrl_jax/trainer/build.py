@@ -31,7 +31,7 @@ def batch_settings(config: ConfigDict) -> BatchSettings:
     seats = len(config.roles) if config.isolation.update == "tied" else 1
     micro = min(config.optimiser.micro_batch, rollouts)
     return BatchSettings(
-        lengths=tuple(config.optimiser.lengths) or (config.rollout.max_view_tokens,),
+        lengths=(config.rollout.max_view_tokens,),
         rows=-(-rollouts * seats // micro) * micro,
         micro_batch=micro,
         pad_id=0,
@@ -62,6 +62,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
                 kl_on_degenerate=config.loss.kl_on_degenerate,
             ),
             micro_batch=batch_settings(config).micro_batch,
+            lengths=tuple(config.optimiser.lengths),
             b1=config.optimiser.b1,
             b2=config.optimiser.b2,
             eps=config.optimiser.eps,

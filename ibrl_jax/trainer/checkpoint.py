@@ -1,8 +1,9 @@
 """Checkpoints of everything that a run must remember, in Orbax.
 
-`state` holds the learner state of each owner and every snapshot of every pool; `meta` the next iteration and the
-pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and schedules are functions of the seed and
-the iteration. A checkpoint appears whole or not at all; the newest one counts.
+`state` holds the learner state of each owner and every snapshot of every pool; `meta` the next
+iteration and the pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and
+schedules are functions of the seed and the iteration. A checkpoint appears whole or not at all; the
+newest one counts.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Checkpoints:
             older = [s for s in self._manager.all_steps() if s < step]
             then = f"from iteration {max(older)}" if older else "from the start"
             raise UserError(
-                f"the checkpoint {self.folder / str(step)} cannot be read, it may have been cut short "
-                f"({first}); delete that folder and the run goes on {then}"
+                f"the checkpoint {self.folder / str(step)} cannot be read, it may have been cut "
+                f"short ({first}); delete that folder and the run goes on {then}"
             ) from error
         algorithm.iteration = int(meta["iteration"])
         algorithm.states = state["learners"]

@@ -31,7 +31,7 @@ _UPDATE = {
 
 
 def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dict[str, Any]:
-    """The row of an iteration; `compilations` counts programs built since everything was warmed up."""
+    """The row of an iteration; `compilations` counts programs built since the warm-up."""
     trajectories = done.trajectories
     count = len(trajectories)
     rewards = [r for t in trajectories for r in t.rewards.values()]
@@ -72,7 +72,7 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
 
 
 def _role(algorithm: Algorithm, done: Iteration, role: Role) -> dict[str, Any]:
-    """One role's figures. Rewards are what the role was paid by its own judge, over its live seats."""
+    """One role's figures. Rewards are what its own judge paid the role, over its live seats."""
     live = [t for t in done.trajectories if role in t.matchup]
     paid = [r.value for t in live if isinstance(r := t.rewards[role], Scored)]
     row: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _role(algorithm: Algorithm, done: Iteration, role: Role) -> dict[str, Any]:
 
 
 def _speakers(done: Iteration, role: Role) -> dict[str, dict[str, float]]:
-    """Returns by counterpart (the paper's Table 4): of whoever learns, against each who held this seat."""
+    """Returns by counterpart (the paper's Table 4): a learner's against each who held this seat."""
     returns: dict[str, list[float]] = {}
     for t in done.trajectories:
         for other in t.matchup:

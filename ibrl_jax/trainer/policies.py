@@ -1,4 +1,11 @@
-"""A policy as a folder: `params.safetensors`, `policy.json` (network, chat format) and `tokenizer.model`."""
+"""A policy as a folder.
+
+```
+params.safetensors   the parameters, by their path in the tree
+policy.json          the network, the chat format, where the policy comes from
+tokenizer.model
+```
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -23,7 +30,10 @@ Params = Any
 
 
 def save_policy(folder: Path, params: Params, speech: Speech, about: Mapping[str, Any]) -> None:
-    """Write a policy folder, whole or not at all. `about` is kept in `policy.json` (where it comes from)."""
+    """Write a policy folder, whole or not at all.
+
+    `about` says where the policy comes from and is kept in `policy.json`.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -45,13 +55,14 @@ def load_policy(folder: Path, like: Params, speech: Speech) -> Params:
     """The parameters of a policy folder.
 
     Raises:
-        UserError: it is no policy folder, is cut short, or holds a network or tokenizer other than the config's.
+        UserError: it is no policy folder, is cut short, or holds another network or tokenizer than
+            the config's.
     """
     file = folder / "params.safetensors"
     if not file.is_file() or not (folder / "policy.json").is_file():
         raise UserError(
-            f"{folder} is not a policy folder (policy.json and params.safetensors); `make sft` writes one, "
-            "and a run writes policies/<role>"
+            f"{folder} is not a policy folder (policy.json and params.safetensors); "
+            "`make sft` writes one, and a run writes policies/<role>"
         )
     if (folder / "tokenizer.model").read_bytes() != speech.tokenizer.model:
         raise UserError(
@@ -80,9 +91,13 @@ def about_policy(folder: Path) -> dict[str, Any]:
 
 
 def _mismatch(want: Params, have: Params) -> str | None:
-    wanted = {k: v.shape for k, v in traverse_util.flatten_dict(want, sep="/").items()}
-    found = {k: v.shape for k, v in traverse_util.flatten_dict(have, sep="/").items()}
+    wanted, found = _shapes(want), _shapes(have)
     for name in sorted(set(wanted) | set(found)):
         if wanted.get(name) != found.get(name):
             return f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'wanted')}"
     return None
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
+    flat = cast(dict[str, Any], traverse_util.flatten_dict(params, sep="/"))  # flax: any node
+    return {name: leaf.shape for name, leaf in flat.items()}

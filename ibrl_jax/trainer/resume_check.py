@@ -1,8 +1,9 @@
 """`make resume-check`: a run that is killed again and again ends bitwise as one that never was.
 
-The same config runs twice: once undisturbed, once with SIGKILL at random instants (while it compiles, rolls out, updates, or
-writes a checkpoint), started anew each time. Compared are all parameters, optimiser states, pools, policies, dialogues and
-metrics; of the metrics only the seconds may differ.
+The same config runs twice: once undisturbed, once with SIGKILL at random instants (while it
+compiles, rolls out, updates, or writes a checkpoint), started anew each time. Compared are all
+parameters, optimiser states, pools, policies, dialogues and metrics; of the metrics only the
+seconds may differ.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ def _unequal(one: Any, other: Any) -> bool:
 
 
 def run_killed(command: Sequence[str], delays: Sequence[float], note: Any) -> int:
-    """Start the command once a delay and kill it after so many seconds; then let it end. Gives the kills."""
+    """Start the command once for each delay and kill it after so many seconds; then let it end.
+
+    Returns:
+        how often it was killed; a command that ends before its delay needs no further start.
+    """
     kills = 0
     for delay in delays:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -2,12 +2,13 @@
 
 ```
 runs/<name>/seed<k>/
-  config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/  policies/<role>/
-  evaluation.json  evaluation/  tensorboard/  report.html  summary.json
+  config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/
+  policies/<role>/  evaluation.json  evaluation/  tensorboard/  report.html  summary.json
 ```
 
-Whatever is written whole is written beside its place and moved there. Rows of iterations that a checkpoint does not
-cover are dropped when a run goes on, since they will be made again, bit for bit.
+Whatever is written whole is written beside its place and moved there. Rows of iterations that a
+checkpoint does not cover are dropped when a run goes on, since they will be made again, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 
 _MAY_DIFFER = ("iterations", "run", "evaluation")
-"""Settings that may change between a run's starts: how far it goes, what it writes, how it is measured."""
+"""What may change between a run's starts: how far it goes, what it writes, how it is measured."""
 
 
 class RunFolder:
@@ -47,7 +48,8 @@ class RunFolder:
         folder = cls(Path(path))
         if not (folder.path / "config.json").is_file():
             raise UserError(
-                f"{path} is not a run folder (it has no config.json); runs lie in runs/<name>/seed<seed>"
+                f"{path} is not a run folder (it has no config.json); "
+                "runs lie in runs/<name>/seed<seed>"
             )
         return folder
 

@@ -1,4 +1,7 @@
-"""A run, told once from top to bottom: claim the folder, find the start, restore, compile, iterate, save, export."""
+"""A run, told once from top to bottom.
+
+Claim the folder, find the start, restore, compile, iterate, save, export.
+"""
 
 from __future__ import annotations
 
@@ -150,8 +153,8 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
             if stop.asked and not last:
                 board.close()
                 raise Stopped(
-                    f"stopped after iteration {algorithm.iteration} of {config.iterations}, all saved; "
-                    "the same command goes on from here"
+                    f"stopped after iteration {algorithm.iteration} of {config.iterations}, "
+                    "all saved; the same command goes on from here"
                 )
     board.close()
 
@@ -163,8 +166,8 @@ def train_sentence(folder: RunFolder) -> str:
         f"{role} {value:+.3f}" for role, value in found["reward"].items() if value is not None
     )
     return (
-        f"{folder.path}: {found['iterations']} iterations in {found['train_seconds']:.0f} s, reward {rewards}, "
-        f"agreement {found['agreement']:.0%}"
+        f"{folder.path}: {found['iterations']} iterations in {found['train_seconds']:.0f} s, "
+        f"reward {rewards}, agreement {found['agreement']:.0%}"
     )
 
 
@@ -178,7 +181,7 @@ class _Stop:
 
 @contextmanager
 def _gentle_stop() -> Iterator[_Stop]:
-    """The first Ctrl-C asks for a stop at the end of the iteration; the second one interrupts at once."""
+    """The first Ctrl-C asks for a stop after the iteration; the second one interrupts at once."""
     stop = _Stop()
 
     def ask(signum: int, frame: FrameType | None) -> None:
@@ -195,7 +198,7 @@ def _gentle_stop() -> Iterator[_Stop]:
 
 
 def _last(folder: RunFolder) -> dict[str, Any]:
-    """The end of the curves: means over the last ten iterations, and the checks that must hold throughout."""
+    """The end of the curves: means over the last ten iterations, and checks over all of them."""
     rows = [json.loads(line) for line in Path(folder.metrics).read_text().splitlines()]
     tail = rows[-10:]
     roles = {}

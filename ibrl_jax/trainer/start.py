@@ -1,9 +1,10 @@
-"""The start of both roles: one policy, from random weights by supervised steps on the teachers' dialogues.
+"""The start of both roles: one policy, by supervised steps on the teachers' dialogues.
 
     loss = - sum_t w_t log p(id_t | ids_<t) / sum_t w_t        w as in `trainer.teachers`
 
-The same start serves every experiment whose policy, domain and `sft` settings are the same, and is kept in
-`<run.root>/starts/<key>/`. How strong it is, is a setting: `sft.steps`.
+Weights are random before. The same start serves every experiment whose policy, domain and `sft`
+settings are the same, and is kept in `<run.root>/starts/<key>/`. How strong it is, is a setting:
+`sft.steps`.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class _Step:
-    """One supervised step. Each local device takes a share of the rows; the sums meet on the first one."""
+    """One supervised step.
+
+    Each local device takes a share of the rows; the sums meet on the first one.
+    """
 
     def __init__(
         self, speech: Speech, optimiser: optax.GradientTransformation, chunk: int, batch: int
@@ -119,7 +123,9 @@ class _Step:
         self._devices = devices[:count]
         self._optimiser = optimiser
 
-        def loss_sum(params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:
+        def loss_sum(
+            params: Params, rows: tuple[jax.Array, jax.Array, jax.Array]
+        ) -> tuple[jax.Array, jax.Array]:
             ids, segments, weight = rows
             positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
             logp, _ = score(speech.model, params, ids, positions, segments, 1.0, chunk)
@@ -149,8 +155,8 @@ class _Step:
 
 def _lengths(data: Sequence[Example]) -> tuple[int, int]:
     """Two padded lengths, multiples of 16: one for the shorter half, one for all."""
-    lengths = sorted(len(example.ids) for example in data)
-    return tuple(-(-lengths[index] // 16) * 16 for index in (len(lengths) // 2, -1))  # type: ignore[return-value]
+    lengths = sorted(-(-len(example.ids) // 16) * 16 for example in data)
+    return lengths[len(lengths) // 2], lengths[-1]
 
 
 def _batch(

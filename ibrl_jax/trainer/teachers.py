@@ -1,7 +1,8 @@
-"""Dialogues of scripted negotiators with each other, and how a policy sees them: the data of the start.
+"""Dialogues of scripted negotiators, and how a policy sees them: the data of the start.
 
-Every dialogue gives one example a role: the same ids that the role's own agent would have appended had it said these
-words, with a weight of 1 on each token of its own turns (the end of the turn included) and 0 elsewhere.
+Every dialogue gives one example a role: the same ids that the role's own agent would have appended
+had it said these words, with a weight of 1 on each token of its own turns (the end of the turn
+included) and 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from ibrl_jax.identity import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One role's side of a dialogue. `ids` and `weight` have shape [T]; `turns` counts the public turns."""
+    """One role's side of a dialogue.
+
+    `ids` and `weight` have shape [T]; `turns` counts the public turns.
+    """
 
     ids: np.ndarray
     weight: np.ndarray
@@ -69,8 +73,8 @@ def examples(
             found.append(renderer.example(domain.prompt(scenario, role), role, referee.turns))
     if not found:
         raise UserError(
-            f"none of {count} dialogues between config.sft.families {', '.join(families)} came to a deal; "
-            "name other families or set config.sft.deals_only=False"
+            f"none of {count} dialogues between config.sft.families {', '.join(families)} came to "
+            "a deal; name other families or set config.sft.deals_only=False"
         )
     return found
 

@@ -1,8 +1,8 @@
-"""`make tokenizer`: trains the small tokenizer that ships with the project, from the synthetic corpus.
+"""`make tokenizer`: trains the small tokenizer of this project, from the synthetic corpus.
 
-Turn borders are control symbols, which no text encodes to. The protocol's tags, the item names and the line feed are
-single pieces; every digit is a piece of its own; whatever else occurs falls back to bytes, so any text survives a round
-trip.
+Turn borders are control symbols, which no text encodes to. The protocol's tags, the item names and
+the line feed are single pieces; every digit is a piece of its own; whatever else occurs falls back
+to bytes, so any text survives a round trip.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT = Path(__file__).parents[1] / "dialogue" / "tokenizer.model"
 
 
 def corpus(domains: list[Domain], families: tuple[str, ...]) -> Iterator[str]:
-    """Words of every prompt and of dialogues between the development negotiators, a text an entry."""
+    """Words of every prompt and of dialogues between the development negotiators, text by text."""
     rng = generator(0, "tokenizer")
     for index in range(DIALOGUES):
         domain = domains[index % len(domains)]

@@ -129,3 +129,71 @@ def test_answers_come_in_the_order_of_asking_whichever_engine_is_faster(order) -
 
     asyncio.run(main())
     assert seen == [0, 1, 2, 3]
+
+
+def test_what_a_cancelled_dialogue_asked_is_not_run() -> None:
+    """Its slot is free by then, and perhaps another's."""
+    engine = FakeEngine()
+
+    async def main() -> None:
+        conductor = Conductor()
+
+        async def dialogue(number: int) -> None:
+            with conductor.dialogue():
+                await conductor.sample(engine, request(number))
+
+        async def late() -> None:
+            with conductor.dialogue():
+                await asyncio.sleep(0.01)  # holds the batch back
+                await conductor.sample(engine, request(9))
+
+        tasks = [asyncio.create_task(c) for c in (dialogue(0), dialogue(1), late())]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        conductor.close()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+    assert sorted(number for batch in engine.batches for number in batch) == [1, 9]
+
+
+def test_those_who_ask_during_a_run_are_heard_when_its_askers_are_gone() -> None:
+    import threading
+
+    started, go_on = threading.Event(), threading.Event()
+
+    class Held(FakeEngine):
+        def run(self, requests: Sequence[Request]) -> list[Completion]:
+            if requests[0].ids == [0]:
+                started.set()
+                assert go_on.wait(5)
+            return super().run(requests)
+
+    engine = Held()
+
+    async def main() -> None:
+        conductor = Conductor()
+        away = asyncio.Event()
+
+        async def first() -> None:
+            with conductor.dialogue():
+                await conductor.sample(engine, request(0))
+
+        async def second() -> None:
+            with conductor.dialogue():
+                await conductor.elsewhere(away.wait())
+                await conductor.sample(engine, request(1))
+
+        tasks = [asyncio.create_task(first()), asyncio.create_task(second())]
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        away.set()  # the second asks while the first one's batch is under way
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        go_on.set()
+        await tasks[1]
+        conductor.close()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+    assert engine.batches == [[0], [1]]

@@ -1,10 +1,13 @@
 """The loader of the original files: small ones written here, the human figures with the data."""
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from ibrl_jax import human_corpus as command
 from ibrl_jax.domains.dond.data import (
     format_human_corpus,
     human_corpus,
@@ -125,6 +128,20 @@ def test_rows1000_needs_a_thousand_rows(tmp_path):
         write(tmp_path, row(A, B, DEAL), split=split)
     with pytest.raises(UserError, match="needs 1000 rows .* has 1"):
         DealOrNoDeal(settings(tmp_path, "rows1000"))
+
+
+def test_the_command_prints_the_table_and_ends_with_what_came_out(tmp_path):
+    for split in ("train", "val", "test"):
+        write(
+            tmp_path, row(A, B, DEAL), row(B, A, MIRROR, MIRRORED), row(A, B, NO_DEAL), split=split
+        )
+    printed = io.StringIO()
+    command.main([f"--data={tmp_path}"], Console(file=printed, width=40))
+    *table, last = printed.getvalue().splitlines()
+    assert [line.split()[0] for line in table] == ["split", "train", "val", "test"]
+    assert last == f"{tmp_path} holds 3 human dialogues from both sides; 3 end in a deal"
+    with pytest.raises(UserError, match="--data is needed"):
+        command.main([], Console(file=printed))
 
 
 @needs_data

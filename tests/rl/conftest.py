@@ -88,9 +88,15 @@ def loss_settings(**changes) -> LossSettings:
     return LossSettings(**(base | changes))
 
 
-def learner(*, score=score, micro=2, stacked=(), **loss) -> Learner:
+def learner(*, score=score, micro=2, stacked=(), lengths=(), **loss) -> Learner:
     settings = LearnerSettings(
-        loss=loss_settings(**loss), micro_batch=micro, b1=0.9, b2=0.99, eps=1e-8, stacked=stacked
+        loss=loss_settings(**loss),
+        micro_batch=micro,
+        lengths=lengths,
+        b1=0.9,
+        b2=0.99,
+        eps=1e-8,
+        stacked=stacked,
     )
     return Learner(score, settings)
 

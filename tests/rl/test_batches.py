@@ -40,7 +40,8 @@ def test_rows_hold_the_views_and_nothing_else(toy, dialogues):
     assert made.ids.shape[1] == min(
         n for n in FITS.lengths if n >= max(len(r.view.ids) for r in rows)
     )
-    for b, r in enumerate(rows):
+    # Rows of like length lie together; equal ones keep the order of their identity.
+    for b, r in enumerate(sorted(rows, key=lambda r: (len(r.view.ids), r.rollout))):
         n = len(r.view.ids)
         np.testing.assert_array_equal(made.ids[b, :n], r.view.ids)
         np.testing.assert_array_equal(made.loss_mask[b, :n], r.view.loss_mask)
@@ -49,7 +50,7 @@ def test_rows_hold_the_views_and_nothing_else(toy, dialogues):
         assert (made.segment_ids[b] == np.arange(made.ids.shape[1]).__lt__(n)).all()
         assert not made.loss_mask[b, n:].any()
         assert (made.ids[b, n:] == FITS.pad_id).all()
-        assert made.advantage[b] == b
+        assert made.advantage[b] == r.rollout
         assert made.weight[b] == 1
     assert not made.weight[len(rows) :].any()
     assert not made.loss_mask[len(rows) :].any()

@@ -357,3 +357,17 @@ def test_metrics_name_the_rate_and_count_of_this_update(toy, shared_learner):
     )
     assert metrics["learning_rate"] == 0.25
     assert metrics["updates"] == state.updates == 1
+
+
+@pytest.mark.parametrize("mode", ["tokens", "sequences"])
+def test_cutting_micro_batches_to_their_longest_row_changes_nothing(toy, mode):
+    batch, hyper = toy.batch(toy.rows(7), lengths=(64,)), toy.hyper()
+    loss, grads = whole_gradient(toy, toy.params(), batch, hyper, normalise=mode)
+    cut = toy.learner(micro=2, normalise=mode, lengths=(4, 8, 12, 16, 32))
+    state, metrics = cut.update(cut.init(toy.params()), batch, hyper)
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert_close(jax.tree.map(lambda m: m / 0.1, moments(state)), grads)
+    whole = toy.learner(micro=2, normalise=mode)
+    one, two = (x.reference_logp(toy.params(), batch, 1.0) for x in (cut, whole))
+    real = batch.segment_ids > 0
+    assert_close(np.where(real, one, 0), np.where(real, two, 0))

@@ -38,7 +38,7 @@ def test_nothing_compiles_after_the_warm_up(smoke_run: RunFolder) -> None:
 
 
 def test_sampler_and_trainer_agree_on_log_probs(smoke_run: RunFolder) -> None:
-    """On-policy, at the first epoch: the sampler's log-probs are those of the parameters trained."""
+    """On-policy, at the first epoch: the sampler's log-probs are those of the trained network."""
     for row in rows(smoke_run):
         for figures in row["roles"].values():
             if figures["updated"]:
@@ -93,13 +93,16 @@ def test_a_run_stopped_and_resumed_equals_one_that_was_not(
     assert differences(smoke_run.path, resumed.path) == []
 
 
-def test_rows_beyond_the_checkpoint_are_made_again(smoke_config, smoke_run: RunFolder, quiet) -> None:
-    """As after a kill: metrics and dialogues of an iteration that no checkpoint covers, half a line too."""
+def test_rows_beyond_the_checkpoint_are_made_again(
+    smoke_config, smoke_run: RunFolder, quiet
+) -> None:
+    """As after a kill: metrics and dialogues that no checkpoint covers, and half a line."""
     folder = train(smoke_config(name="torn", iterations=2), quiet)
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"iteration": 2, "roles": {}}) + '\n{"iteration": 3, "ro')
     folder.dialogues(2).write_text("{}\n")
-    assert differences(smoke_run.path, train(smoke_config(name="torn", iterations=4), quiet).path) == []
+    again = train(smoke_config(name="torn", iterations=4), quiet)
+    assert differences(smoke_run.path, again.path) == []
 
 
 def test_a_killed_process_resumes_bitwise(smoke_root: Path, smoke_run: RunFolder) -> None:

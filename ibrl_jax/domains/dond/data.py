@@ -46,9 +46,11 @@ _NO_DEAL = {"<disagree>", "<no_agreement>", "<disconnect>"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One side's view of a dialogue. `turns` are (YOU | THEM, text); `output` is (own, partner's)
-    items, or
-    the label under which no deal was recorded."""
+    """One side's view of a dialogue.
+
+    `turns` are (YOU | THEM, text); `output` is (own, partner's) items, or the label under which no
+    deal was recorded.
+    """
 
     line: int
     counts: Items

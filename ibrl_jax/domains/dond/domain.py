@@ -62,8 +62,9 @@ class DondSettings:
 
 
 class DealOrNoDeal:
-    """The domain, built once a run: reads the files or enumerates, and checks that the splits are
-    disjoint.
+    """The domain, built once a run.
+
+    Reads the files or enumerates, and checks that the splits are disjoint.
 
     Raises UserError for settings, files or prompts that cannot be used.
     """
@@ -127,8 +128,7 @@ class DealOrNoDeal:
         return families[family](seat, rng)
 
     def reward(self, outcome: Outcome, role: Role) -> float:
-        """Own points / 10 on a deal, minus the penalty for a malformed ending of one's own,
-        otherwise 0.
+        """Own points / 10 on a deal, minus the penalty for a malformed end of one's own, else 0.
 
         Raises ValueError for an aborted dialogue, which has no result to pay for.
         """

@@ -1,5 +1,4 @@
-"""Random and mutated turns against the grammar and the referee, with everything that must hold
-asserted.
+"""Random and mutated turns against the grammar and the referee; asserts everything that must hold.
 
     python -m ibrl_jax.domains.dond.fuzz 100000
 

@@ -72,8 +72,7 @@ def enumerate_unordered(max_count: int) -> tuple[Scenario, ...]:
 
 
 def split_of(cluster: str, *, seed: int, fractions: Sequence[float]) -> str:
-    """The split of an unordered scenario: a hash of (seed, cluster) against the cumulative
-    fractions.
+    """The split of an unordered scenario: a hash of (seed, cluster) against cumulative fractions.
 
     It depends on nothing else, so a scenario stays in its split whatever else is enumerated.
     """
@@ -88,8 +87,9 @@ def split_of(cluster: str, *, seed: int, fractions: Sequence[float]) -> str:
 def enumerated_splits(
     *, max_count: int, seed: int, fractions: Sequence[float]
 ) -> dict[str, tuple[Scenario, ...]]:
-    """The enumeration, split. Training holds both orders of a scenario; val and test one, by a
-    seeded coin.
+    """The enumeration, split.
+
+    Training holds both orders of a scenario; val and test hold one, by a seeded coin.
 
     Raises UserError if the fractions are not three shares that add up to 1, or if a split comes out
     empty.

@@ -1,5 +1,4 @@
-"""What an allocation is worth: points, first best, Pareto optimality, and the oracles of a scenario
-set.
+"""What an allocation is worth: points, first best, Pareto optimality, and a scenario set's oracles.
 
 For counts c and values a, b an allocation gives n units to one side and c - n to the other:
 

@@ -42,11 +42,10 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """The public record as one side reads it. Tries are in order; each holds the units of whoever
-    made it.
+    """The public record as one side reads it.
 
-    `pending` is the counterpart's selection that waits for ours. `talked` says whether we made
-    small talk.
+    Tries are in order; each holds the units of whoever made it. `pending` is the counterpart's
+    selection that waits for ours. `talked` says whether we made small talk.
     """
 
     mine: tuple[Items, ...]
@@ -83,9 +82,11 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Phrases:
-    """What a family says before an offer: the first one, one that repeats the last, one that gives
-    up points,
-    any other, and the last that can still become a deal. `greet` is small talk without an offer."""
+    """What a family says before an offer.
+
+    That is the first one, one that repeats the last, one that gives up points, any other, and the
+    last that can still become a deal. `greet` is small talk without an offer.
+    """
 
     open: tuple[str, ...]
     hold: tuple[str, ...]
@@ -100,9 +101,11 @@ class Phrases:
 
 
 class Negotiator(ABC):
-    """One side of one dialogue. `floor` is the least it takes at its last chance, in points;
-    `greets` the
-    probability of small talk before its first offer, when time allows."""
+    """One side of one dialogue.
+
+    `floor` is the least it takes at its last chance, in points; `greets` the probability of small
+    talk before its first offer, when time allows.
+    """
 
     phrases: ClassVar[Phrases]
     floor: ClassVar[float] = 3.0

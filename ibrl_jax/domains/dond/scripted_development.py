@@ -158,10 +158,10 @@ class Trader(Negotiator):
 
 
 def estimated_values(position: Position, counts: Items) -> list[float]:
-    """The counterpart's values as its tries suggest: units it asked for over units there are, worth
-    10 in all.
+    """The counterpart's values as its tries suggest, worth 10 in all.
 
-    One imaginary try of half of everything keeps the estimate from extremes.
+    An item counts as many units as it asked for over the units that there are. One imaginary try
+    of half of everything keeps the estimate from extremes.
     """
     asked = [
         (0.5 + sum(n[j] for n in position.theirs) / counts[j]) / (1 + len(position.theirs))

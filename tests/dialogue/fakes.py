@@ -1,0 +1,214 @@
+"""A domain that lets anything be said, and engines, speakers and endpoints that say what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from ibrl_jax.dialogue.agents import Seat, Utterance
+from ibrl_jax.dialogue.chat import ChatML
+from ibrl_jax.dialogue.conductor import Conductor
+from ibrl_jax.dialogue.tokenizers import load_tokenizer
+from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn, TurnEnd
+from ibrl_jax.rewards.types import Case, Failed, Scored
+from ibrl_jax.sampler.engine import Completion, Request
+
+LEFT, RIGHT = "left", "right"
+BAD = "BAD"
+"""A turn that holds this word is malformed."""
+
+TOKENIZER = load_tokenizer("embedded")
+CHAT = ChatML(TOKENIZER)
+
+
+def scenario(number: int) -> Scenario:
+    """A scenario whose private parts are markers that stand nowhere else."""
+    return Scenario(
+        id=f"s{number}",
+        cluster=f"c{number}",
+        public={"topic": f"topic{number}."},
+        private={LEFT: f"secretleft{number}.", RIGHT: f"secretright{number}."},
+    )
+
+
+class ChatterReferee:
+    """Turns alternate; the dialogue ends after `horizon` of them, or at a malformed one."""
+
+    def __init__(self, scenario: Scenario, first: Role, horizon: int, cuts_are_legal: bool) -> None:
+        self.scenario = scenario
+        self.turns: list[Turn] = []
+        self.outcome: Outcome | None = None
+        self._first, self._horizon, self._cuts_are_legal = first, horizon, cuts_are_legal
+
+    @property
+    def to_move(self) -> Role | None:
+        if self.outcome:
+            return None
+        second = RIGHT if self._first == LEFT else LEFT
+        return second if len(self.turns) % 2 else self._first
+
+    def check(self, role: Role, text: str, end: TurnEnd) -> Turn:
+        cut = end != "stop" and not self._cuts_are_legal
+        valid = not cut and BAD not in text
+        return Turn(
+            role=role,
+            text=text.rpartition("</think>")[2],
+            end=end,
+            action="talk" if valid else "malformed",
+            valid=valid,
+            error_code=None if valid else "truncated" if cut else "bad",
+        )
+
+    def play(self, turn: Turn) -> None:
+        assert turn.role == self.to_move
+        self.turns.append(turn)
+        if not turn.valid:
+            self.outcome = Outcome(end_reason="malformed", success=False, offender=turn.role)
+        elif len(self.turns) == self._horizon:
+            self.outcome = Outcome(end_reason="done", success=True)
+
+    def abort(self, reason: str) -> None:
+        self.outcome = Outcome(end_reason="aborted", success=False, facts={"abort": reason})
+
+
+@dataclass(kw_only=True)
+class Chatter:
+    """The domain: `horizon` turns of free talk. `cuts_are_legal`: so is a turn cut by length."""
+
+    horizon: int
+    cuts_are_legal: bool = False
+    name: str = "chatter"
+    roles: tuple[Role, ...] = (LEFT, RIGHT)
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        raise NotImplementedError(split)
+
+    def prompt(self, scenario: Scenario, role: Role) -> str:
+        return f"{role}, {scenario.public['topic']} {scenario.private[role]}"
+
+    def referee(self, scenario: Scenario, first: Role) -> ChatterReferee:
+        return ChatterReferee(scenario, first, self.horizon, self.cuts_are_legal)
+
+    def scripted(self, family: str, scenario: Scenario, role: Role, rng: Any) -> Any:
+        said = f"{family} {rng.integers(10**6)} for {scenario.id}"
+        return SimpleNamespace(reply=lambda turns: f"{said}, turn {len(turns)}")
+
+    def reward(self, outcome: Outcome, role: Role) -> float:
+        return float(outcome.success)
+
+    def measures(self, scenario: Scenario, outcome: Outcome, role: Role) -> None:
+        return None
+
+    def tabulate(self, results: Sequence[Any], planned: int) -> Mapping[str, Any]:
+        return {"planned": planned}
+
+
+class NosyJudge:
+    """Keeps every case it is shown; pays 1 for a success."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+
+    async def score(self, case: Case) -> Scored | Failed:
+        self.cases.append(case)
+        if case.outcome.end_reason == "aborted":
+            return Failed(reason="aborted")
+        return Scored(value=float(case.outcome.success))
+
+
+Reply = Callable[[Seat, Sequence[Turn], int], str | Utterance]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Puppet:
+    """Says what a function of (seat, turns, attempt) gives, or raises what it raises."""
+
+    replies: Reply
+    name: str = "puppet"
+
+    def sit(self, seat: Seat, conductor: Conductor) -> _PuppetAgent:
+        return _PuppetAgent(self.replies, seat)
+
+
+class _PuppetAgent:
+    def __init__(self, replies: Reply, seat: Seat) -> None:
+        self._replies, self._seat = replies, seat
+
+    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
+        said = self._replies(self._seat, turns, attempt)
+        return said if isinstance(said, Utterance) else Utterance(text=said, end="stop")
+
+    def close(self) -> None:
+        return None
+
+
+class _Slots:
+    """The slots of an engine, and which are taken."""
+
+    def __init__(self, slots: int) -> None:
+        self.count = slots
+        self.free = set(range(slots))
+
+    def acquire(self) -> int:
+        slot = min(self.free)
+        self.free.remove(slot)
+        return slot
+
+    def release(self, slot: int) -> None:
+        assert slot not in self.free
+        self.free.add(slot)
+
+
+class TalkingEngine(_Slots):
+    """Answers each request with a function of all the text in its view; cut off after `max_new`."""
+
+    def __init__(self, says: Callable[[str, tuple[int, int]], str], slots: int = 64) -> None:
+        super().__init__(slots)
+        self._says = says
+        self.requests: list[Request] = []
+        self.loaded: list[str] = []
+        self.settings = SimpleNamespace(slots=slots)
+        self.compilations = 0
+
+    def load(self, name: str, params: Any) -> None:
+        self.loaded.append(name)
+
+    def warmup(self) -> None:
+        pass
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        assert not self.free & {r.slot for r in requests}
+        self.requests += requests
+        return [self._answer(r) for r in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        words = self._says(TOKENIZER.decode(request.ids), request.key)
+        ids = [*TOKENIZER.encode(words), CHAT.stop_ids[0]]
+        cut = len(ids) > request.max_new
+        ids = ids[: request.max_new]
+        return Completion(ids, [-0.5] * len(ids), "length" if cut else "stop")
+
+
+@dataclass
+class Recorder:
+    """A real engine, and everything that was asked of it and answered, in order."""
+
+    engine: Any
+    log: list[tuple[Request, Completion]] = field(default_factory=list)
+
+    def acquire(self) -> int:
+        return self.engine.acquire()
+
+    def release(self, slot: int) -> None:
+        self.engine.release(slot)
+
+    def run(self, requests: Iterable[Request]) -> list[Completion]:
+        kept = [
+            Request(r.params, r.slot, list(r.ids), r.key, r.temperature, r.max_new)
+            for r in requests
+        ]
+        done = self.engine.run(kept)
+        self.log += zip(kept, done, strict=True)
+        return done
