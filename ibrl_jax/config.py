@@ -12,6 +12,7 @@ import ast
 import difflib
 import importlib.util
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,18 +32,17 @@ class Field:
     choices: tuple[Any, ...] = ()
     low: float | None = None
     high: float | None = None
-    optional: bool = False
 
     def problem(self, value: Any) -> str | None:
         """What is wrong with a value, or None."""
-        if value is None:
-            return None if self.optional else f"must be {self._kind()}, not None"
-        if not self._has_kind(value):
+        listed = isinstance(value, tuple)
+        if not _is(value, type(self.default)) or (
+            listed and not all(_is(item, self._item()) for item in value)
+        ):
             return f"must be {self._kind()}, not {value!r}"
         if self.choices and value not in self.choices:
             return f"must be one of {', '.join(map(str, self.choices))}, not {value!r}"
-        numbers = value if isinstance(value, tuple) else (value,)
-        for number in numbers:
+        for number in value if listed else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 return f"must be finite, not {value!r}"
             if self.low is not None and isinstance(number, int | float) and number < self.low:
@@ -55,34 +55,42 @@ class Field:
         """A value from the command line; text that is no Python literal stays text."""
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError):
             value = {"true": True, "false": False, "none": None}.get(text.lower(), text)
         if isinstance(self.default, str) and not isinstance(value, str) and value is not None:
             value = text
         if isinstance(self.default, tuple):
+            if isinstance(value, str):  # names=one,two needs no quotes
+                value = [name.strip() for name in value.split(",")]
             value = tuple(value) if isinstance(value, list | tuple) else (value,)
         return self.coerce(value)
 
     def coerce(self, value: Any) -> Any:
         """Whole numbers may stand where fractions are asked for, lists where tuples are."""
-        if isinstance(self.default, float) and isinstance(value, int) and type(value) is not bool:
+        if isinstance(self.default, float) and _is(value, int):
             return float(value)
-        if isinstance(self.default, tuple) and isinstance(value, list):
-            return tuple(value)
+        if isinstance(self.default, tuple) and isinstance(value, list | tuple):
+            decimals = self._item() is float
+            return tuple(float(x) if decimals and _is(x, int) else x for x in value)
         return value
 
     def _kind(self) -> str:
+        if isinstance(self.default, tuple):
+            items = {int: "whole numbers", float: "numbers", str: "names"}
+            return f"a list of {items[self._item()]}"
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        return names.get(type(self.default), "a list")
+        return names[type(self.default)]
 
-    def _has_kind(self, value: Any) -> bool:
-        if isinstance(self.default, bool):
-            return isinstance(value, bool)
-        if isinstance(self.default, int):
-            return isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(self.default, float):
-            return isinstance(value, float)
-        return isinstance(value, type(self.default))
+    def _item(self) -> type:
+        """What a list holds; an empty default has names, or whole numbers if it has a bound."""
+        if self.default:
+            return type(self.default[0])
+        return str if self.low is None else int
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a value is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
 ROLE = {
@@ -131,7 +139,7 @@ ENDPOINT = {
 SCHEMA: dict[str, Any] = {
     "name": Field("mini", "name of the experiment; its runs lie in `<run.root>/<name>/seed<seed>`"),
     "domain": Field("dond", "what the dialogues are about", choices=("dond",)),
-    "seed": Field(0, "seed of everything that is drawn", low=0),
+    "seed": Field(0, "seed of everything that is drawn", low=0, high=1e9),
     "iterations": Field(150, "iterations of Algorithm 1", low=1),
     "run": {
         "root": Field("runs", "folder of the runs"),
@@ -271,7 +279,9 @@ _OPEN = {"endpoints": ENDPOINT}
 
 def default_config() -> ConfigDict:
     """Every setting at its default; keys are locked, so a typo in a config file cannot pass."""
-    return ConfigDict(_defaults(SCHEMA)).lock()
+    config = ConfigDict(_defaults(SCHEMA)).lock()
+    config.endpoints.unlock()  # its entries are the user's to name
+    return config
 
 
 def endpoint(**values: Any) -> ConfigDict:
@@ -330,6 +340,10 @@ def check(config: ConfigDict) -> ConfigDict:
         problem = field.problem(field.coerce(value))
         if problem:
             raise UserError(f"config.{key} {problem} ({field.doc})")
+    if Path(config.name).name != config.name or config.name in ("", ".."):
+        raise UserError(f"config.name must be the name of a folder, not {config.name!r}")
+    if config.policy.start == "sft" and not config.sft.families:
+        raise UserError("config.sft.families must name a scripted teacher, since the start is sft")
     roles = list(config.roles)
     only = config.matchup.only
     if len(only) != len(roles):
@@ -343,10 +357,8 @@ def check(config: ConfigDict) -> ConfigDict:
             f"config.matchup.all and config.matchup.only must sum to 1, not {total:g} "
             f"({config.matchup.all:g} + {' + '.join(f'{p:g}' for p in only)})"
         )
-    if (
-        not math.isclose(sum(config.dond.split_fractions), 1.0, abs_tol=1e-6)
-        or len(config.dond.split_fractions) != 3
-    ):
+    shares = config.dond.split_fractions
+    if len(shares) != 3 or not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
         raise UserError(
             "config.dond.split_fractions must be three shares that sum to 1: train, val, test"
         )
@@ -356,13 +368,28 @@ def check(config: ConfigDict) -> ConfigDict:
                 f"config.roles.{role}.counterpart must name who holds the seat, "
                 "since it does not train"
             )
+        for name in settings.counterpart:
+            _check_name(config, f"roles.{role}.counterpart", name, ("frozen", "scripted", "api"))
         if settings.update_offset >= settings.update_every:
             raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
     if not any(settings.train for settings in config.roles.values()):
         raise UserError("config.roles has no role with train = True; at least one must learn")
-    if config.isolation.update == "tied" and not all(s.train for s in config.roles.values()):
+    if config.isolation["update"] == "tied" and not all(s.train for s in config.roles.values()):
         raise UserError("config.isolation.update=tied needs every role to train")
+    for name in config.evaluation.counterparts:
+        if ":" in name:
+            _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
     return config
+
+
+def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -> None:
+    """The form of a counterpart's name, and that its endpoint is one of the config's."""
+    kind, _, which = name.partition(":")
+    if kind not in kinds or not which:
+        forms = " or ".join(f"{kind}:..." for kind in kinds)
+        raise UserError(f"config.{key} names {name!r}, which is no counterpart: it is {forms}")
+    if kind == "api" and which not in config.endpoints:
+        raise UserError(f"config.{key} names {name}, and config.endpoints has no {which!r}")
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:
@@ -451,10 +478,21 @@ def _from_file(path: str) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        return module.get_config()
+        config = module.get_config()
     except UserError:
         raise
     except Exception as error:
-        # A locked ConfigDict names the key and its relatives over several lines: keep the sentence.
-        sentence = " ".join(str(error).strip("'\"").split()).replace("\\n", " ")
-        raise UserError(f"the config {path} fails: {sentence or type(error).__name__}") from error
+        raise UserError(f"the config {path} fails: {_sentence(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"get_config() of {path} gives {config!r}, not default_config() changed")
+    return config
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong; a locked ConfigDict would list all keys beside the unknown one."""
+    text = " ".join(str(error).strip("'\"").split()).replace("\\n", " ")
+    if unknown := re.search(r'Key "(.+?)" does not exist', text):
+        close = re.search(r'Did you mean "(.+?)"', text)
+        hint = f"; did you mean {close[1]!r}?" if close else ""
+        return f"there is no setting {unknown[1]!r}{hint}"
+    return text or type(error).__name__

@@ -25,6 +25,9 @@ def get_config() -> ConfigDict:
     config.run.checkpoint_every = 1
     config.run.text_every = 1
     config.pool.every = 1
+    config.roles.agent0.update_every = 1
+    config.roles.agent0.update_offset = 0
+    config.roles.agent1.update_offset = 0  # at half the other's frequency
     config.evaluation.counterparts = ("fair",)
     config.evaluation.scenarios = 4
     return config

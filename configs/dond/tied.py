@@ -11,5 +11,5 @@ from configs.dond import mini
 def get_config() -> ConfigDict:
     config = mini.get_config()
     config.name = "tied"
-    config.isolation.update = "tied"
+    config.isolation["update"] = "tied"  # `.update` is a method of every ConfigDict
     return config

@@ -11,6 +11,7 @@ from configs.dond import mini
 def get_config() -> ConfigDict:
     config = mini.get_config()
     config.name = "unilateral-frozen"
+    config.roles.agent0.update_every = 1  # nobody to take turns with
     config.roles.agent1.train = False
     config.roles.agent1.counterpart = ("frozen:start",)
     return config

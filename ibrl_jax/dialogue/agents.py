@@ -20,7 +20,8 @@ from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
 from ibrl_jax.domains.base import Domain, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.endpoints.client import Endpoint
-from ibrl_jax.sampler.engine import Engine, Request
+from ibrl_jax.sampler.engine import Engine
+from ibrl_jax.sampler.types import Request
 
 KeyOf = Callable[[int, int], tuple[int, int]]
 """From (turn, attempt) to the two words of a sampling key."""
@@ -46,6 +47,10 @@ class Seat:
     prompt: str
     key_of: KeyOf
     rng: np.random.Generator
+
+
+class ViewFull(Exception):
+    """What a local policy heard leaves it no room to answer: the dialogue cannot go on."""
 
 
 class Agent(Protocol):
@@ -114,6 +119,12 @@ class _LocalAgent:
         for index in range(self._heard, len(turns)):
             if turns[index].role != self._seat.role:
                 self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART)
+        longest = speaker.engine.settings.max_length
+        if len(view) + len(chat.header()) >= longest:
+            raise ViewFull(
+                f"{self._seat.role}'s view of {len(view)} tokens leaves no room in the {longest} of "
+                "config.rollout.max_view_tokens"
+            )
         self._heard = turn = len(turns)
         start = len(view)
         view.read(chat.header(), turn, Segment.TEMPLATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,7 +20,9 @@ from ibrl_jax.endpoints.settings import Budget, EndpointSettings
 from ibrl_jax.models.dense import Decoder
 from ibrl_jax.models.presets import preset
 from ibrl_jax.rewards.rules import RuleJudge
-from ibrl_jax.sampler.engine import Engine, EngineSettings
+from ibrl_jax.sampler.compiled import Programs
+from ibrl_jax.sampler.engine import Engine
+from ibrl_jax.sampler.types import EngineSettings
 
 
 def build_domain(config: ConfigDict) -> Domain:
@@ -44,14 +47,22 @@ def build_speech(config: ConfigDict) -> Speech:
     )
 
 
-def build_endpoints(config: ConfigDict) -> dict[str, Endpoint]:
-    """A client for each of `config.endpoints`."""
+def build_endpoints(config: ConfigDict, ledgers: Path | None) -> dict[str, Endpoint]:
+    """A client for each of `config.endpoints`; `ledgers` is where each goes on with its ledger."""
+    if ledgers is not None and config.endpoints:
+        ledgers.mkdir(parents=True, exist_ok=True)
     return {
-        name: Endpoint(_endpoint(name, dict(values))) for name, values in config.endpoints.items()
+        name: Endpoint(
+            _endpoint(name, dict(values)),
+            ledger_file=None if ledgers is None else ledgers / f"{name}.jsonl",
+        )
+        for name, values in config.endpoints.items()
     }
 
 
-def build_cast(config: ConfigDict, domain: Domain, speech: Speech, slots: int) -> Cast:
+def build_cast(
+    config: ConfigDict, domain: Domain, speech: Speech, slots: int, ledgers: Path | None = None
+) -> Cast:
     """Engines for `slots` dialogues at once, without parameters as yet."""
     settings = EngineSettings(
         slots=slots,
@@ -61,13 +72,12 @@ def build_cast(config: ConfigDict, domain: Domain, speech: Speech, slots: int) -
         lengths=config.engine.lengths or (config.rollout.max_view_tokens,),
         max_new=config.rollout.max_new_tokens,
     )
+    programs = Programs(speech.model, settings, speech.chat.stop_ids)
     return Cast(
         domain=domain,
         speech=speech,
-        engines={
-            role: Engine(speech.model, settings, speech.chat.stop_ids) for role in domain.roles
-        },
-        endpoints=build_endpoints(config),
+        engines={role: Engine(programs) for role in domain.roles},
+        endpoints=build_endpoints(config, ledgers),
         max_new=config.rollout.max_new_tokens,
     )
 

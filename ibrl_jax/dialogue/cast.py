@@ -17,6 +17,7 @@ from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
+from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 
 
@@ -68,9 +69,13 @@ class Cast:
 
     def warm(self) -> None:
         """Compile all programs now."""
-        for engine in self.engines.values():
-            engine.warmup()
+        for programs in self._programs():
+            programs.warmup()
 
     @property
     def compilations(self) -> int:
-        return sum(engine.compilations for engine in self.engines.values())
+        """Programs compiled so far."""
+        return sum(programs.compilations for programs in self._programs())
+
+    def _programs(self) -> set[Programs]:
+        return {engine.programs for engine in self.engines.values()}

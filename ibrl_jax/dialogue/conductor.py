@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from ibrl_jax.sampler.engine import Completion, Request
+from ibrl_jax.sampler.types import Completion, Request
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ still talk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ibrl_jax.dialogue.agents import Agent, Seat, Speaker
+from ibrl_jax.dialogue.agents import Agent, Seat, Speaker, ViewFull
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import RoleView
@@ -87,15 +87,15 @@ async def _play(
 
 
 async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajectory:
-    failure: EndpointError | None = None
+    failure: EndpointError | ViewFull | None = None
     referee = hall.domain.referee(match.scenario, match.first)
     try:
         views, refused = await _talk(hall, match, conductor, referee)
-    except EndpointError:
+    except (EndpointError, ViewFull):
         referee = hall.domain.referee(match.scenario, match.first)
         try:
             views, refused = await _talk(hall, match, conductor, referee)
-        except EndpointError as error:
+        except (EndpointError, ViewFull) as error:
             failure = error
             referee.abort(str(error))
             views, refused = {}, dict.fromkeys(hall.domain.roles, 0)
@@ -151,7 +151,7 @@ async def _talk(
 
 
 async def _judge(
-    hall: Hall, scenario: Scenario, referee: Referee, failure: EndpointError | None
+    hall: Hall, scenario: Scenario, referee: Referee, failure: Exception | None
 ) -> dict[Role, Reward]:
     """Each role's reward; a dialogue that was broken off has nothing to be judged by."""
     if failure is not None:
@@ -171,10 +171,3 @@ def _seat(hall: Hall, match: Match, role: Role) -> Seat:
         key_of=lambda turn, attempt: key_data(hall.seed, *identity, turn, attempt),
         rng=generator(hall.seed, "scripted", *identity),
     )
-
-
-def failures(trajectories: Iterable[Trajectory]) -> list[str]:
-    """The reasons of dialogues that were aborted."""
-    return [
-        t.outcome.end_reason for t in trajectories if t.outcome.end_reason.startswith("aborted")
-    ]

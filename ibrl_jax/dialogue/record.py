@@ -73,9 +73,10 @@ def _view(view: RoleView, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _reward(reward: Reward) -> dict[str, Any]:
     match reward:
-        case Scored(value=value):
-            return {"scored": value}
-        case Failed(reason=reason):
-            return {"failed": reason}
+        case Scored(value=value, detail=detail):
+            shown: dict[str, Any] = {"scored": value}
+        case Failed(reason=reason, detail=detail):
+            shown = {"failed": reason}
         case _:
             return {"pending": True}
+    return {**shown, "detail": dict(detail)} if detail else shown

@@ -23,9 +23,11 @@ from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Role, Scenario
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.statistics import (
+    Arm,
     StatisticsSettings,
     bootstrap_difference,
     bootstrap_mean,
+    compare,
 )
 from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
@@ -66,9 +68,14 @@ class Cell:
 def columns_of(config: ConfigDict) -> list[Column]:
     """In-system, self-play, and each counterpart of `config.evaluation`.
 
-    One that training or the start has met is no held-out one, and says so.
+    One that training or the start has met is no held-out one, and says so. (A start from a folder
+    is taken to have met the teachers that the config names.)
+
+    Raises:
+        UserError: two columns would have one name.
     """
-    met = {f"scripted:{family}" for family in config.sft.families if config.policy.start == "sft"}
+    taught = config.policy.start != "random"
+    met = {f"scripted:{family}" for family in config.sft.families if taught}
     met |= {name for settings in config.roles.values() for name in settings.counterpart}
     columns = []
     for entry in config.evaluation.counterparts:
@@ -77,6 +84,9 @@ def columns_of(config: ConfigDict) -> list[Column]:
         columns.append(Column(name=name.partition(":")[2], kind=kind, counterpart=name))
     columns.append(Column(name=IN_SYSTEM, kind=IN_SYSTEM, counterpart=None))
     columns.append(Column(name=SELF_PLAY, kind=SELF_PLAY, counterpart=None))
+    names = [column.name for column in columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"config.evaluation.counterparts makes two columns named {twice[0]!r}")
     return columns
 
 
@@ -86,8 +96,11 @@ def evaluate(
     contestants: Sequence[Contestant],
     note: Callable[[str], None],
     keep: Callable[[str, str, Sequence[Trajectory]], None],
+    partners: Mapping[str, Params] | None = None,
 ) -> dict[str, Any]:
     """The table, JSON-able. `keep` is given every cell's dialogues.
+
+    `partners` are the policies, by name, that contestants have trained with and that are no rows.
 
     Raises:
         UserError: a counterpart is unknown or an endpoint cannot be used.
@@ -95,6 +108,11 @@ def evaluate(
     for contestant in contestants:
         for role in cast.domain.roles:
             cast.load(role, contestant.label, contestant.params)
+    partners = partners or {}
+    for name, params in partners.items():
+        for role in cast.domain.roles:
+            cast.load(role, name, params)
+    versions = dict.fromkeys(partners, 0) | {c.label: c.version for c in contestants}
     columns = columns_of(config)
     settings = StatisticsSettings(**dict(config.statistics))
     cells: dict[str, dict[str, Cell]] = {}
@@ -102,7 +120,7 @@ def evaluate(
         note(f"evaluating {contestant.label} in {len(columns)} columns")
         cells[contestant.label] = {}
         for column in columns:
-            cell = _play_cell(config, cast, contestants, contestant, column)
+            cell = _play_cell(config, cast, versions, contestant, column)
             cells[contestant.label][column.name] = cell
             keep(contestant.label, column.name, cell.trajectories)
     held_out = [column.name for column in columns if column.kind == HELD_OUT]
@@ -143,18 +161,18 @@ def evaluate(
 def _play_cell(
     config: ConfigDict,
     cast: Cast,
-    contestants: Sequence[Contestant],
+    versions: Mapping[str, int],
     policy: Contestant,
     column: Column,
 ) -> Cell:
+    """The dialogues of a cell. `versions` are those of the local policies, by name."""
     matches, seats = [], []
-    by_label = {contestant.label: contestant for contestant in contestants}
     roles = cast.domain.roles
 
     def speaker(name: str, role: Role) -> Speaker:
-        if name not in by_label:
+        if name not in versions:
             return cast.named(name)
-        ref = PolicyRef(id=name, seat="frozen", version=by_label[name].version)
+        ref = PolicyRef(id=name, seat="frozen", version=versions[name])
         return cast.local(role, name, ref, config.evaluation.temperature)
 
     for index, scenario in enumerate(_scenarios(config, cast)):
@@ -246,26 +264,37 @@ def _comparisons(
     cells: Mapping[str, Mapping[str, Cell]],
     settings: StatisticsSettings,
 ) -> list[dict[str, Any]]:
-    """Each policy less the first one (the start) in each column and measure, with an interval."""
+    """Each policy against the first one (the start), a column and measure at a time.
+
+    Differences with a bootstrap interval; for agreement also the odds ratio of *failing* by a
+    clustered GEE, Holm-corrected over the policies of a column.
+    """
     reference, *others = contestants
     rows = []
-    for contestant in others:
-        for column in columns:
-            mine = _values(cast, cells[contestant.label][column.name])
-            theirs = _values(cast, cells[reference.label][column.name])
+    for column in columns:
+        values = {c.label: _values(cast, cells[c.label][column.name]) for c in contestants}
+        theirs, their_clusters = values[reference.label]
+        arms = {
+            label: Arm(name=label, fails=1.0 - found["agreement"], clusters=clusters)
+            for label, (found, clusters) in values.items()
+        }
+        ratios = compare(arms[reference.label], [arms[c.label] for c in others], settings)
+        for contestant, ratio in zip(others, ratios, strict=True):
+            mine, my_clusters = values[contestant.label]
             for name in ("agreement", "expected_utility"):
                 difference = bootstrap_difference(
-                    (mine[0][name], mine[1]), (theirs[0][name], theirs[1]), settings
+                    (mine[name], my_clusters), (theirs[name], their_clusters), settings
                 )
                 rows.append(
                     {
+                        **(ratio.as_json() if name == "agreement" else {}),
+                        "note": difference.note or ratio.note,
                         "policy": contestant.label,
                         "reference": reference.label,
                         "column": column.name,
                         "measure": name,
                         "difference": difference.mean,
                         "ci": None if difference.low is None else [difference.low, difference.high],
-                        "note": difference.note,
                     }
                 )
     return rows

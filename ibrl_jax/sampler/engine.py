@@ -15,27 +15,21 @@ compiles each program that can occur; after it nothing compiles.
 
 from __future__ import annotations
 
-import functools
 import heapq
 import logging
-import os
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ibrl_jax.models.cache import empty_cache
-from ibrl_jax.models.dense import Decoder
-from ibrl_jax.models.params import Params, abstract_params
-from ibrl_jax.models.serving import ServingParams, serving_params
-from ibrl_jax.sampler.programs import Batch, Sampled, Shape, play
-from ibrl_jax.sampler.sampling import Strategy, Temperature
-from ibrl_jax.sampler.types import Completion, EngineSettings, EngineStats, Request
+from ibrl_jax.models.params import Params
+from ibrl_jax.models.serving import ServingParams
+from ibrl_jax.sampler.compiled import Programs, padding
+from ibrl_jax.sampler.programs import Batch, Sampled, Shape
+from ibrl_jax.sampler.types import Completion, EngineStats, Request
 
 log = logging.getLogger(__name__)
 
@@ -72,32 +66,22 @@ class Engine:
     """Samples for many dialogues and several sets of parameters, on one device, from one thread.
 
     Args:
-        model: the network; all sets of parameters have its shapes.
-        settings: sizes and buckets.
-        stop_ids: a row stops after sampling one of them.
-        strategy: which tokens may be drawn; all of them by default.
+        programs: the network, sizes and compiled programs; other engines may share them, while
+            slots and parameters are an engine's own.
     """
 
-    def __init__(
-        self,
-        model: Decoder,
-        settings: EngineSettings,
-        stop_ids: Iterable[int],
-        strategy: Strategy | None = None,
-    ) -> None:
+    def __init__(self, programs: Programs) -> None:
+        model, settings = programs.model, programs.settings
+        self.programs = programs
         self.settings = settings
-        self.stop_ids = tuple(sorted(set(stop_ids)))
+        self.stop_ids = programs.stop_ids
         self.stats = EngineStats()
         self._config = model.config
-        self._model, self._strategy = model, strategy or Temperature()
         self._params: dict[str, tuple[int, ServingParams]] = {}
         self._loads = 0
-        self._serve = jax.jit(functools.partial(serving_params, model.config))
         self._slots = [_Slot() for _ in range(settings.slots)]
         self._free = list(range(settings.slots))
         self._store = empty_cache(model.config, settings.slots, settings.lengths[-1])
-        self._programs: dict[Shape, jax.stages.Compiled] = {}
-        self._warm = False
 
     # Parameters
 
@@ -110,9 +94,9 @@ class Engine:
         Raises:
             ValueError: if structure, shapes or types are not the model's.
         """
-        _check_same(abstract_params(self._config), params, f"parameters '{name}'")
+        _check_same(self.programs.abstract, params, f"parameters '{name}'")
         self._loads += 1
-        self._params[name] = (self._loads, self._serve(params))
+        self._params[name] = (self._loads, self.programs.serve(params))
 
     def unload(self, name: str) -> None:
         """Forget a set of parameters."""
@@ -141,31 +125,12 @@ class Engine:
 
     @property
     def compilations(self) -> int:
-        """Programs built so far."""
-        return len(self._programs)
+        """Programs built so far, by whichever of the engines that share them."""
+        return self.programs.compilations
 
     def warmup(self) -> None:
-        """Compile every program that can occur, as many at a time as there are cores."""
-        missing = [shape for shape in self.settings.shapes() if shape not in self._programs]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            self._programs.update(zip(missing, pool.map(self._compile, missing), strict=True))
-        self._warm = True
-
-    def _program(self, shape: Shape) -> jax.stages.Compiled:
-        if shape not in self._programs:
-            if self._warm:
-                log.warning("the sampler compiles %s although it was warm", shape)
-            self._programs[shape] = self._compile(shape)
-        return self._programs[shape]
-
-    def _compile(self, shape: Shape) -> jax.stages.Compiled:
-        program = functools.partial(
-            play, self._model, self._strategy, self.stop_ids, self.settings.max_new, shape.length
-        )
-        params = jax.eval_shape(self._serve, abstract_params(self._config))
-        store = jax.eval_shape(lambda x: x, self._store)
-        batch = Batch(**_padding(self.settings, shape))
-        return jax.jit(program, donate_argnums=1).lower(params, store, batch).compile()
+        """Compile every program that can occur."""
+        self.programs.warmup()
 
     # Sampling
 
@@ -216,7 +181,7 @@ class Engine:
             length=_bucket(self.settings.lengths, entries),
         )
         owner, params = self._params[name]
-        batch = _padding(self.settings, shape)
+        batch = padding(self.settings, shape)
         for r, (row, stop) in enumerate(zip(rows, stops, strict=True)):
             count = stop - row.start
             batch["slots"][r] = row.request.slot
@@ -231,7 +196,7 @@ class Engine:
             slot.owner, slot.ids = owner, row.ids[:stop]
             row.start = stop
         self.stats.calls += 1
-        self._store, sampled = self._program(shape)(params, self._store, Batch(**batch))
+        self._store, sampled = self.programs[shape](params, self._store, Batch(**batch))
         return sampled
 
     def _land(self, rows: list[_Row], sampled: Sampled, done: list[Completion]) -> None:
@@ -278,20 +243,6 @@ class Engine:
             rows.append(_Row(index, request, ids, start, limit))
         self.stats.tokens_cached += sum(row.start for row in rows)
         return rows
-
-
-def _padding(settings: EngineSettings, shape: Shape) -> dict[str, Any]:
-    """The fields of a batch (numpy) of nothing but padding."""
-    r = shape.rows
-    return dict(
-        slots=np.full(r, settings.slots, np.int32),
-        starts=np.zeros(r, np.int32),
-        ids=np.zeros((r, shape.new_tokens), np.int32),
-        counts=np.zeros(r, np.int32),
-        keys=np.zeros((r, 2), np.uint32),
-        temperatures=np.ones(r, np.float32),
-        limits=np.zeros(r, np.int32),
-    )
 
 
 def _bucket(buckets: tuple[int, ...], needed: int) -> int:

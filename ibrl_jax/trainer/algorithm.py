@@ -74,7 +74,7 @@ class Algorithm:
         self.cast = cast
         self.roles: tuple[Role, ...] = cast.domain.roles
         self.learners = tuple(role for role in self.roles if config.roles[role].train)
-        self.tied = config.isolation.update == "tied"
+        self.tied = config.isolation["update"] == "tied"
         self.iteration = 0
         self._start = start
         self.learner: Learner = builders.build_learner(config, cast.speech)

@@ -16,6 +16,7 @@ from ibrl_jax.evaluation.matches import Contestant, evaluate
 from ibrl_jax.models.params import init_params
 from ibrl_jax.trainer.policies import about_policy, load_policy
 from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
+from ibrl_jax.trainer.session import frozen_counterparts
 from ibrl_jax.trainer.start import Note
 
 START = "start"
@@ -71,7 +72,8 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
         rows = [record(t, speech.tokenizer, {}, policy=policy, column=column) for t in played]
         write_lines(file, rows)
 
-    table = evaluate(config, cast, contestants, note, keep)
+    frozen = frozen_counterparts(config, contestants[0].params, speech)
+    table = evaluate(config, cast, contestants, note, keep, partners=frozen)
     write_json(folder.path / "evaluation.json", table)
     folder.summary({"evaluation": _headline(table)})
     return table
@@ -99,7 +101,7 @@ def _partners(
     if others:
         return others
     return tuple(
-        start if name.startswith("frozen:") else name
+        start if name == "frozen:start" else name
         for settings in config.roles.values()
         if not settings.train
         for name in settings.counterpart

@@ -28,7 +28,7 @@ def advantage_settings(config: ConfigDict) -> AdvantageSettings:
 def batch_settings(config: ConfigDict) -> BatchSettings:
     """Rows for every rollout of an iteration, of every role where they share one learner."""
     rollouts = config.rollout.draws * config.rollout.group
-    seats = len(config.roles) if config.isolation.update == "tied" else 1
+    seats = len(config.roles) if config.isolation["update"] == "tied" else 1
     micro = min(config.optimiser.micro_batch, rollouts)
     return BatchSettings(
         lengths=(config.rollout.max_view_tokens,),

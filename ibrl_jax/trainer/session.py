@@ -47,11 +47,12 @@ class Stage:
     algorithm: Algorithm
 
 
-def set_up(config: ConfigDict, note: Note) -> Stage:
+def set_up(config: ConfigDict, note: Note, ledgers: Path | None = None) -> Stage:
     """The domain, the start, and the algorithm at iteration 0."""
     domain = build_domain(config)
     speech = build_speech(config)
-    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
+    slots = config.rollout.draws * config.rollout.group
+    cast = build_cast(config, domain, speech, slots, ledgers)
     start, _ = start_policy(config, domain, speech, note)
     frozen = frozen_counterparts(config, start, speech)
     algorithm = Algorithm(config, cast, start, frozen)
@@ -96,7 +97,7 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
     def note(text: str) -> None:
         console.print(f"[dim]· {text}[/]", highlight=False, soft_wrap=True)
 
-    stage = set_up(config, note)
+    stage = set_up(config, note, folder.path / "endpoints")
     algorithm = stage.algorithm
     checkpoints = Checkpoints(folder.path / "checkpoints", config.run.keep_checkpoints)
     try:
@@ -122,6 +123,7 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
             "iterations": algorithm.iteration,
             "updates": {role: algorithm.version(role) for role in algorithm.learners},
             "train_seconds": time.perf_counter() - began,
+            "endpoints": {n: e.ledger.summary() for n, e in stage.algorithm.cast.endpoints.items()},
             **_last(folder),
         }
     )

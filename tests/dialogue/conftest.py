@@ -16,6 +16,7 @@ from ibrl_jax.domains.base import Role
 from ibrl_jax.models.dense import Decoder
 from ibrl_jax.models.params import init_params
 from ibrl_jax.models.presets import preset
+from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings
 from tests.dialogue.fakes import CHAT, LEFT, RIGHT, TOKENIZER, Chatter, NosyJudge, scenario
@@ -35,9 +36,15 @@ def speech() -> Speech:
 def warm_engines(speech: Speech) -> dict[Role, Engine]:
     """One bucket of each kind, so that every call runs the same program."""
     settings = EngineSettings(
-        slots=SLOTS, max_length=160, rows=(SLOTS,), new_tokens=(64,), lengths=(160,), max_new=MAX_NEW
+        slots=SLOTS,
+        max_length=160,
+        rows=(SLOTS,),
+        new_tokens=(64,),
+        lengths=(160,),
+        max_new=MAX_NEW,
     )
-    engines = {role: Engine(speech.model, settings, STOPS) for role in (LEFT, RIGHT)}
+    programs = Programs(speech.model, settings, STOPS)
+    engines = {role: Engine(programs) for role in (LEFT, RIGHT)}
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:

@@ -1,4 +1,4 @@
-"""A domain that lets anything be said, and engines, speakers and endpoints that say what a test wants."""
+"""A domain that lets anything be said; engines and speakers that say what a test wants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.tokenizers import load_tokenizer
 from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.rewards.types import Case, Failed, Scored
-from ibrl_jax.sampler.engine import Completion, Request
+from ibrl_jax.sampler.types import Completion, Request
 
 LEFT, RIGHT = "left", "right"
 BAD = "BAD"
@@ -37,17 +37,22 @@ class ChatterReferee:
     """Turns alternate; the dialogue ends after `horizon` of them, or at a malformed one."""
 
     def __init__(self, scenario: Scenario, first: Role, horizon: int, cuts_are_legal: bool) -> None:
-        self.scenario = scenario
-        self.turns: list[Turn] = []
-        self.outcome: Outcome | None = None
+        self.scenario: Scenario = scenario
+        self._turns: list[Turn] = []
+        self.turns: Sequence[Turn] = self._turns
+        self._outcome: Outcome | None = None
         self._first, self._horizon, self._cuts_are_legal = first, horizon, cuts_are_legal
 
     @property
+    def outcome(self) -> Outcome | None:
+        return self._outcome
+
+    @property
     def to_move(self) -> Role | None:
-        if self.outcome:
+        if self._outcome:
             return None
         second = RIGHT if self._first == LEFT else LEFT
-        return second if len(self.turns) % 2 else self._first
+        return second if len(self._turns) % 2 else self._first
 
     def check(self, role: Role, text: str, end: TurnEnd) -> Turn:
         cut = end != "stop" and not self._cuts_are_legal
@@ -63,14 +68,14 @@ class ChatterReferee:
 
     def play(self, turn: Turn) -> None:
         assert turn.role == self.to_move
-        self.turns.append(turn)
+        self._turns.append(turn)
         if not turn.valid:
-            self.outcome = Outcome(end_reason="malformed", success=False, offender=turn.role)
-        elif len(self.turns) == self._horizon:
-            self.outcome = Outcome(end_reason="done", success=True)
+            self._outcome = Outcome(end_reason="malformed", success=False, offender=turn.role)
+        elif len(self._turns) == self._horizon:
+            self._outcome = Outcome(end_reason="done", success=True)
 
     def abort(self, reason: str) -> None:
-        self.outcome = Outcome(end_reason="aborted", success=False, facts={"abort": reason})
+        self._outcome = Outcome(end_reason="aborted", success=False, facts={"abort": reason})
 
 
 @dataclass(kw_only=True)
@@ -169,7 +174,7 @@ class TalkingEngine(_Slots):
         self._says = says
         self.requests: list[Request] = []
         self.loaded: list[str] = []
-        self.settings = SimpleNamespace(slots=slots)
+        self.settings = SimpleNamespace(slots=slots, max_length=100_000)
         self.compilations = 0
 
     def load(self, name: str, params: Any) -> None:
@@ -197,6 +202,10 @@ class Recorder:
 
     engine: Any
     log: list[tuple[Request, Completion]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Any:
+        return self.engine.settings
 
     def acquire(self) -> int:
         return self.engine.acquire()

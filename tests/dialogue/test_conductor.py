@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from ibrl_jax.dialogue.conductor import Conductor
-from ibrl_jax.sampler.engine import Completion, Request
+from ibrl_jax.sampler.types import Completion, Request
 
 
 class FakeEngine:

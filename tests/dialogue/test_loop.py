@@ -1,4 +1,4 @@
-"""The dialogue loop: what a view holds, what is said again, what ends a dialogue, what never mixes."""
+"""The dialogue loop: what a view holds, what is said again, what ends it, what never mixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ibrl_jax.dialogue.views import RoleView, Segment
 from ibrl_jax.endpoints.errors import EndpointError, EndpointStop, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.rewards.types import Failed, Scored
-from ibrl_jax.sampler.engine import Completion, Request
+from ibrl_jax.sampler.types import Completion, Request
 from tests.dialogue.fakes import (
     BAD,
     CHAT,
@@ -100,7 +100,8 @@ def test_the_ids_trained_on_are_the_ids_sampled_and_nothing_else_is(talks) -> No
             own = view.loss_mask == 1
             assert view.ids[own].tolist() == [i for _, c in pairs for i in c.ids]
             np.testing.assert_array_equal(
-                view.behaviour_logp[own], np.float32([p for _, c in pairs for p in c.logps])
+                view.behaviour_logp[own],
+                np.array([p for _, c in pairs for p in c.logps], np.float32),
             )
             assert int(own.sum()) == sum(len(c.ids) for _, c in pairs)
             assert (view.behaviour_logp[~own] == 0).all()
@@ -280,9 +281,7 @@ def test_a_scripted_seat_has_no_view(local, hall, matches) -> None:
 
 def test_scripted_players_draw_by_their_dialogues_identity(hall, matches) -> None:
     talk = hall(horizon=1)
-    speakers = {
-        role: ScriptedSpeaker(domain=talk.domain, family="dice") for role in (LEFT, RIGHT)
-    }
+    speakers = {role: ScriptedSpeaker(domain=talk.domain, family="dice") for role in (LEFT, RIGHT)}
     found = [replace(m, rollout=g) for m in matches(speakers, 3) for g in range(2)]
     said = [t.turns[0].text for t in play(talk, found)]
     assert len(set(said)) == 6

@@ -10,6 +10,7 @@ import pytest
 from ibrl_jax.models.dense import Decoder
 from ibrl_jax.models.params import abstract_params
 from ibrl_jax.models.presets import preset
+from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings
 
@@ -63,7 +64,7 @@ def make_engine(model):
         small: dict[str, Any] = dict(
             slots=3, max_length=16, rows=(2,), new_tokens=(8,), lengths=(16,), max_new=6
         )
-        engine = Engine(model, EngineSettings(**small | changes), stop_ids, strategy)
+        engine = Engine(Programs(model, EngineSettings(**small | changes), stop_ids, strategy))
         with quick_compile():
             engine.warmup()
         return engine

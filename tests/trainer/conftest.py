@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from ibrl_jax.config import load
+from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.models.params import Params
+from ibrl_jax.rl.learner import Learner
+from ibrl_jax.trainer import assess, build, session
 from ibrl_jax.trainer.run import RunFolder
-from ibrl_jax.trainer.session import train
+from ibrl_jax.trainer.session import set_up, train
 
 SMOKE = str(Path(__file__).parents[2] / "configs" / "dond" / "smoke.py")
 
@@ -42,3 +49,57 @@ def smoke_config(smoke_root: Path) -> Callable[..., ConfigDict]:
 def smoke_run(smoke_config: Callable[..., ConfigDict], quiet: Console) -> RunFolder:
     """Four iterations of IB-RL, undisturbed."""
     return train(smoke_config(iterations=4), quiet)
+
+
+@contextmanager
+def quick_compile() -> Iterator[None]:
+    """Compile in half the time, within; roundings may be others."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """Engines and a learner that are compiled once, for the many algorithms of the tests.
+
+    `config(**overrides)`: the smoke config with one bucket of each kind, and both roles updating at
+    every iteration unless told otherwise. `at_home`: within, `train` and `assess` build nothing anew.
+    """
+
+    config: Callable[..., ConfigDict]
+    cast: Cast
+    learner: Learner
+    start: Params
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (session, assess):
+                patch.setattr(module, "build_cast", lambda *args, **kw: self.cast)
+            patch.setattr(build, "build_learner", lambda *args: self.learner)
+            yield
+
+
+@pytest.fixture(scope="session")
+def house(smoke_config: Callable[..., ConfigDict]) -> House:
+    fixed: dict[str, object] = {
+        "engine__rows": (8,),
+        "engine__new_tokens": (48,),
+        "engine__lengths": (),
+        "optimiser__lengths": (),
+    }
+    for role in ("agent0", "agent1"):
+        fixed |= {f"roles__{role}__update_every": 1, f"roles__{role}__update_offset": 0}
+
+    def config(**overrides: object) -> ConfigDict:
+        return smoke_config(**fixed | overrides)
+
+    stage = set_up(config(), lambda note: None)
+    with quick_compile():
+        stage.algorithm.warm()
+    algorithm = stage.algorithm
+    return House(config=config, cast=algorithm.cast, learner=algorithm.learner, start=stage.start)

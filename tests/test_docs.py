@@ -1,0 +1,138 @@
+"""The documents say what the code does: every setting, experiment, job, end reason and error code.
+
+A mismatch is answered by the line that would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ibrl_jax.config import ENDPOINT, Field, default_config, describe, load
+from ibrl_jax.domains.dond import DEVELOPMENT_FAMILIES, HELD_OUT_FAMILIES
+from ibrl_jax.domains.dond.grammar import ErrorCode
+from ibrl_jax.domains.dond.referee import EndReason
+from ibrl_jax.reporting.tables import MEASURES
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+CONFIGS = DOCUMENTS["docs/configs.md"]
+EXPERIMENTS = sorted(p.stem for p in (ROOT / "configs/dond").glob("*.py") if p.stem != "__init__")
+
+
+def shown(value: Any) -> str:
+    """A value as the documents write it: lists without brackets, numbers in their shortest form."""
+    if isinstance(value, tuple):
+        return ", ".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys with their values as shown."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, shown(value)
+
+
+def settings(name: str) -> dict[str, str]:
+    """Every setting of `configs/dond/<name>.py`, or the defaults."""
+    config = default_config() if name == "defaults" else load(str(ROOT / f"configs/dond/{name}.py"))
+    return dict(flat(config.to_dict()))
+
+
+def fields() -> Iterator[tuple[str, Field]]:
+    """Every setting, by the name that the documents give it: roles and endpoints have any name."""
+    for key, field in describe():
+        yield re.sub(r"^roles\.\w+\.", "roles.<role>.", key), field
+    for key, field in ENDPOINT.items():
+        yield f"endpoints.<name>.{key}", field
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """Setting -> (default, the rest of its row) in docs/configs.md."""
+    rows = re.findall(r"^\| `([\w.<>]+)` \| (`[^`]+`|empty) \| (.+) \|$", CONFIGS, re.MULTILINE)
+    assert len({key for key, *_ in rows}) == len(rows), "a setting has two rows"
+    return {key: (default.strip("`"), meaning) for key, default, meaning in rows}
+
+
+def test_every_setting_stands_in_the_table_with_its_default_and_its_choices():
+    found = documented()
+    assert set(found) == {key for key, _ in fields()}
+    for key, field in fields():
+        default, meaning = found[key]
+        right = shown(field.default) or "empty"
+        assert default == right, f"docs/configs.md: the default of {key} is {right}"
+        for choice in field.choices:
+            named = f"`{choice}`" in meaning or choice == field.default
+            assert named, f"docs/configs.md: {key} may be {choice} too"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_stands_with_exactly_what_it_changes(name: str):
+    section = re.search(
+        rf"^### `{name}\.py`\n\n(.*?)(?=\n##|\Z)", CONFIGS, re.DOTALL | re.MULTILINE
+    )
+    assert section is not None, f"docs/configs.md has no section ### `{name}.py`"
+    base = re.match(r"On (?:the (defaults)|`([\w-]+)\.py`)", section[1])
+    assert base is not None, "a section begins with what it builds on"
+    before, now = settings(base[1] or base[2]), settings(name)
+    assert now.pop("name") == name, "an experiment's runs lie under the name of its file"
+    changed = {f"{key} = {value}" for key, value in now.items() if before[key] != value}
+    block = re.search(r"^```\n(.*?)^```", section[1], re.DOTALL | re.MULTILINE)
+    assert block is not None
+    wrong = "docs/configs.md, {}.py: the block should read\n{}"
+    assert set(block[1].splitlines()) == changed, wrong.format(name, "\n".join(sorted(changed)))
+
+
+def test_a_setting_quoted_with_a_value_has_it_in_some_config():
+    values: dict[str, set[str]] = {}
+    for name in ("defaults", *EXPERIMENTS):
+        for key, value in settings(name).items():
+            values.setdefault(key, set()).add(value)
+    quoted = [
+        (document, key, value)
+        for document, text in DOCUMENTS.items()
+        for key, value in re.findall(r"`([a-z_]+(?:\.\w+)+) = ([^`]+)`", text)
+    ]
+    assert quoted
+    for document, key, value in quoted:
+        assert value in values.get(key, ()), f"{document} quotes {key} = {value}"
+
+
+def test_every_setting_that_a_command_changes_exists_and_takes_the_value():
+    for document, text in DOCUMENTS.items():
+        for line in re.findall(r"^make .*", text, re.MULTILINE):
+            options = re.findall(r"--config\.[\w.]+=[^\s\"]+", line)
+            config = re.search(r"CONFIG=(\S+)", line)
+            file = config[1] if config else "configs/dond/mini.py"
+            load(str(ROOT / file), [option for option in options if "<" not in option])
+            isolated = [o for o in options if ".isolation." in o or ".stabilise." in o]
+            named = any(o.startswith("--config.name=") for o in options)
+            assert named or not isolated, f"{document}: another config needs another name: {line}"
+
+
+def test_the_readme_lists_every_job():
+    jobs = re.findall(r"^([a-z][a-z-]*):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for job in jobs:
+        assert f"`make {job}" in DOCUMENTS["README.md"] or job == "help", f"README.md lacks {job}"
+
+
+def test_every_label_that_a_run_writes_is_explained():
+    text = DOCUMENTS["docs/reading-the-report.md"]
+    for label in (*EndReason, *ErrorCode, *MEASURES):
+        assert f"`{label}`" in text, f"docs/reading-the-report.md lacks {label}"
+
+
+def test_every_scripted_family_is_named():
+    text = DOCUMENTS["docs/counterparts.md"]
+    for family in (*DEVELOPMENT_FAMILIES, *HELD_OUT_FAMILIES):
+        assert f"`{family}`" in text, f"docs/counterparts.md lacks {family}"
