@@ -67,7 +67,7 @@ class House:
     """Engines and a learner that are compiled once, for the many algorithms of the tests.
 
     `config(**overrides)`: the smoke config with one bucket of each kind, and both roles updating at
-    every iteration unless told otherwise. `at_home`: within, `train` and `assess` build nothing anew.
+    every iteration unless told otherwise. `at_home`: within, `train` and `assess` compile nothing.
     """
 
     config: Callable[..., ConfigDict]
