@@ -57,7 +57,7 @@ class Field:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError):
             value = {"true": True, "false": False, "none": None}.get(text.lower(), text)
-        if isinstance(self.default, str) and not isinstance(value, str) and value is not None:
+        if isinstance(self.default, str) and not isinstance(value, str):
             value = text
         if isinstance(self.default, tuple):
             if isinstance(value, str):  # names=one,two needs no quotes
@@ -374,8 +374,8 @@ def check(config: ConfigDict) -> ConfigDict:
             raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
     if not any(settings.train for settings in config.roles.values()):
         raise UserError("config.roles has no role with train = True; at least one must learn")
-    if config.isolation["update"] == "tied" and not all(s.train for s in config.roles.values()):
-        raise UserError("config.isolation.update=tied needs every role to train")
+    if config.isolation["update"] == "tied":
+        _check_tied(config)
     for name in config.evaluation.counterparts:
         if ":" in name:
             _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
@@ -390,6 +390,22 @@ def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -
         raise UserError(f"config.{key} names {name!r}, which is no counterpart: it is {forms}")
     if kind == "api" and which not in config.endpoints:
         raise UserError(f"config.{key} names {name}, and config.endpoints has no {which!r}")
+
+
+def _check_tied(config: ConfigDict) -> None:
+    """One learner for all roles needs all to train, and to be told the same."""
+    (first, lead), *others = config.roles.items()
+    if not all(settings.train for settings in config.roles.values()):
+        raise UserError("config.isolation.update=tied needs every role to train")
+    for role, settings in others:
+        for key in settings:
+            schedule = key in ("update_every", "update_offset") and not config.stabilise.stagger
+            if settings[key] != lead[key] and not schedule:
+                raise UserError(
+                    f"config.isolation.update=tied needs config.roles.{role}.{key} to be that of "
+                    f"{first}, {lead[key]!r}, not {settings[key]!r}"
+                    + ("; or set config.stabilise.stagger=False" if "update_" in key else "")
+                )
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:

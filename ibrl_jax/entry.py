@@ -1,12 +1,13 @@
 """What every command has in common: its options, and how it ends.
 
-A user's mistake is one sentence on standard error and exit code 2; Ctrl-C is 130; anything else
-that goes wrong is a fault of ours and shows its traceback.
+A user's mistake is one sentence on standard error and exit code 2, and so is a disk that is full or
+locked; Ctrl-C is 130; anything else that goes wrong is a fault of ours and shows its traceback.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -45,6 +46,13 @@ class Options:
     def get(self, name: str, default: str) -> str:
         return self._values.get(name) or default
 
+    def number(self, name: str, default: int) -> int:
+        """A whole number of at least 0. Raises UserError for anything else."""
+        text = self.get(name, str(default))
+        if not text.isdecimal():
+            raise UserError(f"--{name} is {text!r}; it must be a whole number, such as {default}")
+        return int(text)
+
 
 def run(main: Callable[[Sequence[str], Console], None]) -> None:
     """Runs a command on the command line's options and exits."""
@@ -56,12 +64,34 @@ def run(main: Callable[[Sequence[str], Console], None]) -> None:
         _end(str(error), 2)
     except KeyboardInterrupt as stop:
         _end(str(stop) or "interrupted; the same command goes on from the last checkpoint", 130)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+    except Exception as error:
+        problem = _unwritable(error)
+        if problem is None:
             raise
-        where = f" at {error.filename}" if error.filename else ""
-        _end(f"cannot write{where}: {error.strerror}; what was saved before is whole", 2)
+        _end(f"{problem}; what was saved before is whole", 2)
     sys.exit(0)
+
+
+def _unwritable(error: BaseException) -> str | None:
+    """What is wrong with the disk, if that is what went wrong.
+
+    Libraries that write for us raise errors of their own for a full disk, which only say so in
+    their text or in what caused them.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
+        return _cannot_write(error, error.errno)
+    cause: BaseException | None = error
+    while cause is not None:
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number) in str(cause):
+                return _cannot_write(cause, number)
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _cannot_write(error: BaseException, number: int) -> str:
+    name = error.filename if isinstance(error, OSError) else None
+    return f"cannot write{f' at {name}' if name else ''}: {os.strerror(number)}"
 
 
 def _end(sentence: str, code: int) -> None:

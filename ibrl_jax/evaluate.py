@@ -19,7 +19,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
     config = configs.override(folder.config(), options.overrides)
     table = assess(folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False))
-    console.print(assess_sentence(table), highlight=False, soft_wrap=True)
+    sentence = assess_sentence(table)
+    folder.summary({"sentence": sentence})
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ def prepare() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(".cache", "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # A CPU is two devices to JAX where it has two cores, one a role: two programs that run side by
-    # side use two cores better than one program that is split between them.
+    # A CPU is two devices to JAX where it has two cores: the supervised start gives each of them
+    # half of its rows, since two programs side by side use two cores better than one that is split
+    # between them. Everything else runs on the first.
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(2, os.cpu_count() or 1)))
     if sys.platform.startswith("linux"):
         _keep_freed_memory()

@@ -17,8 +17,9 @@ def main(argv: Sequence[str], console: Console) -> None:
 
     folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
     report = write_report(folder.path)
-    folder.summary({"report": report.name})
-    console.print(f"the report is {report}", highlight=False, soft_wrap=True)
+    sentence = f"the report is {report}"
+    folder.summary({"report": report.name, "sentence": sentence})
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -58,12 +58,15 @@ def main(argv: Sequence[str], console: Console) -> None:
     try:
         (played,) = play(hall, [match])
     except EOFError:
-        console.print("you left; nothing was agreed")
-        return
-    for turn in played.turns[-1:]:
-        console.print(f"{turn.role}> {turn.text}", highlight=False, markup=False)
-    paid = ", ".join(f"{role} {points}" for role, points in played.outcome.facts["points"].items())
-    console.print(f"{played.outcome.end_reason}: {paid} points", highlight=False)
+        sentence = "you left; nothing was agreed"
+    else:
+        outcome = played.outcome
+        for turn in played.turns[-1:]:
+            console.print(f"{turn.role}> {turn.text}", highlight=False, markup=False)
+        paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
+        sentence = f"{outcome.end_reason}: {paid} points"
+    folder.summary({"sentence": sentence})
+    console.print(sentence, highlight=False)
 
 
 if __name__ == "__main__":

@@ -30,15 +30,13 @@ def main(argv: Sequence[str], console: Console) -> None:
     )
     assert folder is not None
     about = about_policy(folder)
-    write_json(
-        folder / "summary.json", {key: about[key] for key in ("seed", "steps", "loss", "seconds")}
-    )
-    console.print(
+    sentence = (
         f"the start is {folder}: loss {about['loss']:.3f} after {about['steps']} steps; "
-        f"--config.policy.start={folder} takes it from there",
-        highlight=False,
-        soft_wrap=True,
+        f"--config.policy.start={folder} takes it from there"
     )
+    found = {key: about[key] for key in ("seed", "steps", "loss", "seconds")}
+    write_json(folder / "summary.json", {**found, "sentence": sentence})
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     from ibrl_jax.trainer.session import train, train_sentence
 
     folder = train(config, console)
-    console.print(train_sentence(folder), highlight=False, soft_wrap=True)
+    sentence = train_sentence(folder)
+    folder.summary({"sentence": sentence})
+    console.print(sentence, highlight=False, soft_wrap=True)
     if options.flag("quickstart"):
         from ibrl_jax.reporting.html import write_report
         from ibrl_jax.trainer.assess import assess, assess_sentence
@@ -26,7 +28,9 @@ def main(argv: Sequence[str], console: Console) -> None:
             folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False)
         )
         report = write_report(folder.path)
-        console.print(f"{assess_sentence(table)}; see {report}", highlight=False, soft_wrap=True)
+        sentence = f"{assess_sentence(table)}; see {report}"
+        folder.summary({"report": report.name, "sentence": sentence})
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -57,11 +57,13 @@ def test_the_ablations_change_one_term_each() -> None:
     assert changed["shared-reward"] == {"isolation.reward"}
     assert changed["joint-norm"] == {"isolation.advantage"}
     assert changed["mask-all"] == {"isolation.mask"}
-    assert changed["tied"] == {"isolation.update"}
+    # one policy has one turn to update
+    assert {"isolation.update"} <= changed["tied"] <= {"isolation.update", "stabilise.stagger"}
     assert changed["bilateral-plain"] == {"stabilise.pool", "stabilise.stagger"}
     for name in ("frozen", "scripted", "pool"):
         seat = {"roles.agent1.train", "roles.agent1.counterpart"}
-        assert changed[f"unilateral-{name}"] == seat
+        pace = {"roles.agent0.update_every"}  # who learns alone does not take turns
+        assert seat <= changed[f"unilateral-{name}"] <= seat | pace
 
 
 def flat(config: ConfigDict, prefix: str = ""):
@@ -98,6 +100,7 @@ def test_the_command_line_changes_values_of_every_kind() -> None:
         "seed=3": 3,
         "name=another": "another",
         "name=7": "7",
+        "name=none": "none",
         "roles.agent0.learning_rate=1": 1.0,
         "stabilise.pool=false": False,
         "sft.deals_only=True": True,
@@ -193,7 +196,6 @@ def test_a_typo_in_a_file_is_told_what_was_meant(tmp_path: Path) -> None:
         ("stabilise.pool=no", "true or false"),
         ("isolation.reward=both", "one of own, shared"),
         ("policy.dtype=float16", "one of float32, bfloat16"),
-        ("name=None", "must be text"),
         ("engine.rows=many", "a list of whole numbers"),
         ("engine.rows=(1.5,)", "a list of whole numbers"),
         ("engine.rows=(0,8)", "at least 1"),
@@ -219,7 +221,7 @@ def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, r
         (["dond.split_fractions=(0.5,0.5)"], "three shares that sum to 1"),
         (["dond.split_fractions=(0.5,0.3,0.3)"], "three shares that sum to 1"),
         (["roles.agent1.train=False"], "config.roles.agent1.counterpart must name"),
-        (["roles.agent0.update_offset=1"], "must be below its update_every"),
+        (["roles.agent0.update_offset=9"], "must be below its update_every"),
         (
             [
                 f"roles.agent{i}.{x}"

@@ -12,4 +12,5 @@ def get_config() -> ConfigDict:
     config = mini.get_config()
     config.name = "tied"
     config.isolation["update"] = "tied"  # `.update` is a method of every ConfigDict
+    config.stabilise.stagger = False  # one learner has nobody to take turns with
     return config

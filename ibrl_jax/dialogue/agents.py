@@ -36,8 +36,8 @@ class Utterance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """One seat of one dialogue.
+class SeatContext:
+    """What the holder of one seat of one dialogue knows of it.
 
     `key_of` and `rng` derive from the dialogue's identity and nothing else.
     """
@@ -50,7 +50,7 @@ class Seat:
 
 
 class ViewFull(Exception):
-    """What a local policy heard leaves it no room to answer: the dialogue cannot go on."""
+    """What a local policy was told is longer than its view may be: the dialogue cannot go on."""
 
 
 class Agent(Protocol):
@@ -74,7 +74,7 @@ class Speaker(Protocol):
     @property
     def name(self) -> str: ...
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Agent: ...
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ class LocalSpeaker:
     def name(self) -> str:
         return f"{self.ref.seat}:{self.ref.id}@{self.ref.version}"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
         return _LocalAgent(self, seat, conductor)
 
 
 class _LocalAgent:
-    def __init__(self, speaker: LocalSpeaker, seat: Seat, conductor: Conductor) -> None:
+    def __init__(self, speaker: LocalSpeaker, seat: SeatContext, conductor: Conductor) -> None:
         self._speaker = speaker
         self._seat = seat
         self._conductor = conductor
@@ -119,14 +119,15 @@ class _LocalAgent:
         for index in range(self._heard, len(turns)):
             if turns[index].role != self._seat.role:
                 self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART)
-        longest = speaker.engine.settings.max_length
-        if len(view) + len(chat.header()) >= longest:
-            raise ViewFull(
-                f"{self._seat.role}'s view of {len(view)} tokens leaves no room in the {longest} of "
-                "config.rollout.max_view_tokens"
-            )
         self._heard = turn = len(turns)
-        start = len(view)
+        start, longest = len(view), speaker.engine.settings.max_length
+        if start + len(chat.header()) >= longest:
+            if start > longest or not any(view.loss_mask):
+                raise ViewFull(
+                    f"{self._seat.role}'s view of {start} tokens leaves no room in the {longest} "
+                    "of config.rollout.max_view_tokens"
+                )
+            return Utterance(text="", end="length")  # it has talked its own view full
         view.read(chat.header(), turn, Segment.TEMPLATE)
         completion = await self._conductor.sample(
             speaker.engine,
@@ -140,7 +141,7 @@ class _LocalAgent:
             ),
         )
         view.sampled(completion.ids, completion.logps, turn)
-        self._own = (start, turn, completion.end == "stop")
+        self._own = (start, turn, completion.ids[-1:] == [chat.stop_ids[0]])
         return Utterance(text=speaker.speech.tokenizer.decode(completion.ids), end=completion.end)
 
     def close(self) -> RoleView:
@@ -167,13 +168,13 @@ class ScriptedSpeaker:
     def name(self) -> str:
         return f"scripted:{self.family}"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
         del conductor
         return _ScriptedAgent(self, seat)
 
 
 class _ScriptedAgent:
-    def __init__(self, speaker: ScriptedSpeaker, seat: Seat) -> None:
+    def __init__(self, speaker: ScriptedSpeaker, seat: SeatContext) -> None:
         self._player = speaker.domain.scripted(speaker.family, seat.scenario, seat.role, seat.rng)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
@@ -198,12 +199,12 @@ class ApiSpeaker:
     def name(self) -> str:
         return f"api:{self.endpoint.settings.name}"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
         return _ApiAgent(self, seat, conductor)
 
 
 class _ApiAgent:
-    def __init__(self, speaker: ApiSpeaker, seat: Seat, conductor: Conductor) -> None:
+    def __init__(self, speaker: ApiSpeaker, seat: SeatContext, conductor: Conductor) -> None:
         self._endpoint = speaker.endpoint
         self._seat = seat
         self._conductor = conductor
@@ -234,12 +235,12 @@ class PersonSpeaker:
     def name(self) -> str:
         return "person"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Agent:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
         return _PersonAgent(seat, conductor)
 
 
 class _PersonAgent:
-    def __init__(self, seat: Seat, conductor: Conductor) -> None:
+    def __init__(self, seat: SeatContext, conductor: Conductor) -> None:
         self._seat = seat
         self._conductor = conductor
         self._heard = 0

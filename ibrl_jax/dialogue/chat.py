@@ -21,9 +21,12 @@ from ibrl_jax.dialogue.tokenizers import Tokenizer
 class ChatTemplate(Protocol):
     """How one model family spells a dialogue, in pieces that are appended."""
 
+    name: str
+    """What a policy's folder calls the format."""
+
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The tokens that end a sampled turn."""
+        """The tokens that end a sampled turn, the one that the format itself uses first."""
         ...
 
     def system(self) -> tuple[list[int], list[int]]:
@@ -44,17 +47,23 @@ class ChatTemplate(Protocol):
 
 
 class ChatML:
-    """The format of the Qwen families. No default system prompt, no beginning-of-text token."""
+    """The format of the Qwen families. No default system prompt, no beginning-of-text token.
+
+    No control token can stand inside a turn: a sampled one ends it, as it has no text that the
+    other side could be shown.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self.name: str = "chatml"
         self._start = tokenizer.control("<|im_start|>")
         self._end = tokenizer.control("<|im_end|>")
+        self._text_end = tokenizer.control("<|endoftext|>")
         self._newline = tokenizer.encode("\n")
         self._names = {name: tokenizer.encode(name) for name in ("system", "user", "assistant")}
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        return (self._end,)
+        return (self._end, self._text_end, self._start)
 
     def system(self) -> tuple[list[int], list[int]]:
         return self._message("system")

@@ -1,18 +1,18 @@
 """The dialogue loop: many dialogues at once, one coroutine each, whoever speaks.
 
 What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose
-endpoint fails is played once more from its beginning, then recorded as aborted with its reason:
-nothing is refilled, nothing becomes a zero. Judges start when a dialogue ends, while the others
-still talk.
+endpoint fails is played once more from its beginning, then recorded as aborted with its reason, as
+is one that outgrows a view: nothing is refilled, nothing becomes a zero. Judges start when a
+dialogue ends, while the others still talk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ibrl_jax.dialogue.agents import Agent, Seat, Speaker, ViewFull
+from ibrl_jax.dialogue.agents import Agent, SeatContext, Speaker, ViewFull
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import RoleView
@@ -49,9 +49,7 @@ class Hall:
     concurrency: int
 
 
-def play(
-    hall: Hall, matches: Sequence[Match], on_end: Callable[[Trajectory], None] = lambda _: None
-) -> list[Trajectory]:
+def play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
     """Plays the matches, at most `hall.concurrency` at a time.
 
     Returns:
@@ -60,20 +58,17 @@ def play(
     Raises:
         UserError: an endpoint refuses its key or does not exist.
     """
-    return asyncio.run(_play(hall, matches, on_end))
+    return asyncio.run(_play(hall, matches))
 
 
-async def _play(
-    hall: Hall, matches: Sequence[Match], on_end: Callable[[Trajectory], None]
-) -> list[Trajectory]:
+async def _play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
     conductor = Conductor()
     waiting = iter(enumerate(matches))
     done: list[Trajectory | None] = [None] * len(matches)
 
     async def worker() -> None:
         for index, match in waiting:  # a seat that falls free takes the next dialogue
-            done[index] = trajectory = await _dialogue(hall, match, conductor)
-            on_end(trajectory)
+            done[index] = await _dialogue(hall, match, conductor)
 
     workers = [asyncio.create_task(worker()) for _ in range(min(hall.concurrency, len(matches)))]
     try:
@@ -87,18 +82,19 @@ async def _play(
 
 
 async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajectory:
-    failure: EndpointError | ViewFull | None = None
+    failure: Exception | None = None
+    views: dict[Role, RoleView] = {}
+    refused = dict.fromkeys(hall.domain.roles, 0)
     referee = hall.domain.referee(match.scenario, match.first)
     try:
-        views, refused = await _talk(hall, match, conductor, referee)
-    except (EndpointError, ViewFull):
-        referee = hall.domain.referee(match.scenario, match.first)
         try:
             views, refused = await _talk(hall, match, conductor, referee)
-        except (EndpointError, ViewFull) as error:
-            failure = error
-            referee.abort(str(error))
-            views, refused = {}, dict.fromkeys(hall.domain.roles, 0)
+        except EndpointError:
+            referee = hall.domain.referee(match.scenario, match.first)
+            views, refused = await _talk(hall, match, conductor, referee)
+    except (EndpointError, ViewFull) as error:
+        failure = error
+        referee.abort(str(error))
     outcome = referee.outcome
     if outcome is None:
         raise RuntimeError(f"dialogue {match.draw}/{match.rollout} stopped without an outcome")
@@ -162,9 +158,9 @@ async def _judge(
     return {case.role: score for case, score in zip(cases, scores, strict=True)}
 
 
-def _seat(hall: Hall, match: Match, role: Role) -> Seat:
+def _seat(hall: Hall, match: Match, role: Role) -> SeatContext:
     identity = (*match.stage, match.draw, match.rollout, role)
-    return Seat(
+    return SeatContext(
         role=role,
         scenario=match.scenario,
         prompt=hall.domain.prompt(match.scenario, role),

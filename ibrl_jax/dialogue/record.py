@@ -52,6 +52,8 @@ def record(
             "success": trajectory.outcome.success,
             "facts": dict(trajectory.outcome.facts),
             "offender": trajectory.outcome.offender,
+            "joint": list(trajectory.outcome.joint),
+            "joint": list(trajectory.outcome.joint),
         },
         "rewards": {role: _reward(reward) for role, reward in trajectory.rewards.items()},
         "advantages": dict(advantages),

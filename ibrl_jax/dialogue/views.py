@@ -22,7 +22,7 @@ import numpy as np
 
 from ibrl_jax.domains.base import Role
 
-Seat = Literal["live", "past", "frozen"]
+Seating = Literal["live", "past", "frozen"]
 
 
 class Segment(IntEnum):
@@ -38,7 +38,7 @@ class PolicyRef:
     """Which parameters spoke: an id (`agent0`, `sft`), how they are seated, and their version."""
 
     id: str
-    seat: Seat
+    seat: Seating
     version: int
 
 

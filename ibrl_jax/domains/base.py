@@ -56,13 +56,15 @@ class Turn:
 class Outcome:
     """What happened, verified by the domain's rules.
 
-    `facts` is JSON-able; facts of a role are mappings by role.
+    `facts` is JSON-able; facts of a role are mappings by role. `joint` names those that follow from
+    the private parts of several roles: they are for measurements, and no role's judge sees them.
     """
 
     end_reason: str
     success: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     offender: Role | None = None
+    joint: tuple[str, ...] = ()
 
 
 class Referee(Protocol):

@@ -20,7 +20,7 @@ from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.loop import Match, play
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import PolicyRef
-from ibrl_jax.domains.base import Role, Scenario
+from ibrl_jax.domains.base import Domain, Role, Scenario
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.statistics import (
     Arm,
@@ -33,6 +33,14 @@ from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
 
 HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
+
+MEASURES = (
+    "agreement",
+    "expected_utility",
+    "first_try_agreement",
+    "first_try_expected_utility",
+)
+"""What has intervals and is compared; `first_try`: as if no turn were ever sampled again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +183,7 @@ def _play_cell(
         ref = PolicyRef(id=name, seat="frozen", version=versions[name])
         return cast.local(role, name, ref, config.evaluation.temperature)
 
-    for index, scenario in enumerate(_scenarios(config, cast)):
+    for index, scenario in enumerate(evaluation_scenarios(config, cast.domain)):
         for seed in range(config.evaluation.seeds):
             for seat in roles:
                 others = {
@@ -210,9 +218,9 @@ def _play_cell(
     return Cell(trajectories=played, seats=seats, planned=len(matches))
 
 
-def _scenarios(config: ConfigDict, cast: Cast) -> Sequence[Scenario]:
+def evaluation_scenarios(config: ConfigDict, domain: Domain) -> Sequence[Scenario]:
     """The first `evaluation.scenarios` of the split, in an order that no run's seed changes."""
-    scenarios = cast.domain.scenarios(config.evaluation.split)
+    scenarios = domain.scenarios(config.evaluation.split)
     wanted = config.evaluation.scenarios or len(scenarios)
     if wanted > len(scenarios):
         raise UserError(
@@ -236,25 +244,35 @@ def _cell(cast: Cast, cell: Cell, settings: StatisticsSettings) -> dict[str, Any
         (t.scenario, t.outcome, s) for t, s in zip(cell.trajectories, cell.seats, strict=True)
     ]
     values, clusters = _values(cast, cell)
-    row = dict(cast.domain.tabulate(results, cell.planned))
+    row: dict[str, Any] = dict(cast.domain.tabulate(results, cell.planned))
     row["clusters"] = len(set(clusters.tolist()))
     row["retries"] = sum(sum(t.retries.values()) for t in cell.trajectories)
-    for name in ("agreement", "expected_utility"):
+    for name in MEASURES:
         interval = bootstrap_mean(values[name], clusters, settings)
+        row.setdefault(name, interval.mean)
         row[f"{name}_ci"] = None if interval.low is None else [interval.low, interval.high]
     return row
 
 
 def _values(cast: Cast, cell: Cell) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Each measure's value a finished dialogue [n], and the dialogues' clusters [n]."""
-    found = [
-        (measures, t.scenario.cluster)
-        for t, seat in zip(cell.trajectories, cell.seats, strict=True)
-        if (measures := cast.domain.measures(t.scenario, t.outcome, seat)) is not None
-    ]
-    names = found[0][0] if found else ("agreement", "expected_utility")
-    values = {name: np.array([m[name] for m, _ in found], np.float64) for name in names}
-    return values, np.array([cluster for _, cluster in found])
+    """Each measure's value a finished dialogue [n], and the dialogues' clusters [n].
+
+    A dialogue in which a turn was refused and sampled again counts 0 in the `first_try` measures:
+    without resampling it would have ended there, and the others would have gone just the same.
+    """
+    values: dict[str, list[float]] = {name: [] for name in MEASURES}
+    clusters = []
+    for t, seat in zip(cell.trajectories, cell.seats, strict=True):
+        measures = cast.domain.measures(t.scenario, t.outcome, seat)
+        if measures is None:
+            continue
+        clusters.append(t.scenario.cluster)
+        first = not any(t.retries.values())
+        for name in ("agreement", "expected_utility"):
+            values[name].append(measures[name])
+            values[f"first_try_{name}"].append(measures[name] * first)
+    arrays = {name: np.array(column, np.float64) for name, column in values.items()}
+    return arrays, np.array(clusters, dtype=str)
 
 
 def _comparisons(
@@ -281,7 +299,7 @@ def _comparisons(
         ratios = compare(arms[reference.label], [arms[c.label] for c in others], settings)
         for contestant, ratio in zip(others, ratios, strict=True):
             mine, my_clusters = values[contestant.label]
-            for name in ("agreement", "expected_utility"):
+            for name in MEASURES:
                 difference = bootstrap_difference(
                     (mine[name], my_clusters), (theirs[name], their_clusters), settings
                 )

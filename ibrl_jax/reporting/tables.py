@@ -15,9 +15,12 @@ MEASURES = {
     "joint_value": "Joint value",
     "pareto": "Pareto-optimal",
     "expected_utility": "Expected utility",
+    "first_try_agreement": "Agreement at first try",
+    "first_try_expected_utility": "Expected utility at first try",
     "turns": "Turns",
 }
-"""Key in a cell -> its name; utilities, joint value and Pareto are over agreed dialogues only."""
+"""Key in a cell -> its name. Utilities, joint value and Pareto are over agreed dialogues only;
+`first_try` is as if no refused turn were ever sampled again."""
 
 _RANKED = ("agreement", "own_utility", "joint_value", "pareto", "expected_utility")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn
@@ -31,7 +31,10 @@ Reward = Scored | Failed | Pending
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a judge of one role may see: the public dialogue, the outcome, its own observation."""
+    """What a judge of one role may see: the public dialogue, the outcome, its own observation.
+
+    Of facts by role the outcome keeps that role's alone, and of joint ones none.
+    """
 
     role: Role
     scenario_id: str
@@ -48,8 +51,22 @@ class Case:
             public=scenario.public,
             observation=scenario.private[role],
             turns=tuple(turns),
-            outcome=outcome,
+            outcome=_seen_by(role, outcome, set(scenario.private)),
         )
+
+
+def _seen_by(role: Role, outcome: Outcome, roles: set[Role]) -> Outcome:
+    """The outcome, with mappings by role cut to one role's entry, and without joint facts."""
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, Mapping) or not value:
+            return value
+        if set(value) <= roles:
+            return {role: value[role]} if role in value else {}
+        return {key: cut(entry) for key, entry in value.items()}
+
+    facts = {key: cut(value) for key, value in outcome.facts.items() if key not in outcome.joint}
+    return replace(outcome, facts=facts)
 
 
 class Judge(Protocol):

@@ -26,10 +26,10 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.models.params import Params
 from ibrl_jax.rl.batches import RoleBatch, to_micro
 from ibrl_jax.rl.losses import LossSettings, LossSums, grpo
 
-Params = Any
 Metrics = dict[str, Any]
 
 

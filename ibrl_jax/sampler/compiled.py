@@ -15,9 +15,9 @@ import numpy as np
 
 from ibrl_jax.models.cache import empty_cache
 from ibrl_jax.models.dense import Decoder
-from ibrl_jax.models.params import abstract_params
-from ibrl_jax.models.serving import serving_params
-from ibrl_jax.sampler.programs import Batch, Shape, play
+from ibrl_jax.models.params import Params, abstract_params
+from ibrl_jax.models.serving import ServingParams, serving_params
+from ibrl_jax.sampler.programs import Batch, Shape, sample_turns
 from ibrl_jax.sampler.sampling import Strategy, Temperature
 from ibrl_jax.sampler.types import EngineSettings
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Programs:
-    """Compiles a program the first time that its shape is asked for; `warmup` asks for all.
+    """Compiles a program the first time that it is asked for; `warmup` asks for all.
 
     Args:
         model: the network.
@@ -44,9 +44,9 @@ class Programs:
         self.model, self.settings = model, settings
         self.stop_ids = tuple(sorted(set(stop_ids)))
         self.abstract = abstract_params(model.config)
-        self.serve = jax.jit(functools.partial(serving_params, model.config))
+        self._serving = functools.partial(serving_params, model.config)
         self._strategy = strategy or Temperature()
-        self._compiled: dict[Shape, jax.stages.Compiled] = {}
+        self._compiled: dict[Shape | None, jax.stages.Compiled] = {}  # None: `serve`
         self._warm = False
         self._lock = Lock()
 
@@ -58,12 +58,20 @@ class Programs:
     def warmup(self) -> None:
         """Compile every program that can occur, as many at a time as there are cores."""
         with self._lock:
-            missing = [shape for shape in self.settings.shapes() if shape not in self._compiled]
+            wanted = [None, *self.settings.shapes()]
+            missing = [shape for shape in wanted if shape not in self._compiled]
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 self._compiled.update(zip(missing, pool.map(self._compile, missing), strict=True))
             self._warm = True
 
+    def serve(self, params: Params) -> ServingParams:
+        """A copy of parameters (arrays of the device or the host), laid out for the sampler."""
+        return self._program(None)(params)
+
     def __getitem__(self, shape: Shape) -> jax.stages.Compiled:
+        return self._program(shape)
+
+    def _program(self, shape: Shape | None) -> jax.stages.Compiled:
         with self._lock:
             if shape not in self._compiled:
                 if self._warm:
@@ -71,12 +79,14 @@ class Programs:
                 self._compiled[shape] = self._compile(shape)
             return self._compiled[shape]
 
-    def _compile(self, shape: Shape) -> jax.stages.Compiled:
+    def _compile(self, shape: Shape | None) -> jax.stages.Compiled:
+        if shape is None:
+            return jax.jit(self._serving).lower(self.abstract).compile()
         settings, config = self.settings, self.model.config
         program = functools.partial(
-            play, self.model, self._strategy, self.stop_ids, settings.max_new, shape.length
+            sample_turns, self.model, self._strategy, self.stop_ids, settings.max_new, shape.length
         )
-        params = jax.eval_shape(self.serve, self.abstract)
+        params = jax.eval_shape(self._serving, self.abstract)
         store = jax.eval_shape(lambda: empty_cache(config, settings.slots, settings.lengths[-1]))
         batch = Batch(**padding(settings, shape))
         return jax.jit(program, donate_argnums=1).lower(params, store, batch).compile()

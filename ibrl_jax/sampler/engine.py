@@ -98,10 +98,6 @@ class Engine:
         self._loads += 1
         self._params[name] = (self._loads, self.programs.serve(params))
 
-    def unload(self, name: str) -> None:
-        """Forget a set of parameters."""
-        del self._params[name]
-
     # Slots
 
     def acquire(self) -> int:

@@ -70,7 +70,7 @@ class _Loop:
     lengths: jax.Array  # [R]
 
 
-def play(
+def sample_turns(
     model: Decoder,
     strategy: Strategy,
     stop_ids: tuple[int, ...],

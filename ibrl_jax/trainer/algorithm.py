@@ -74,15 +74,17 @@ class Algorithm:
         self.cast = cast
         self.roles: tuple[Role, ...] = cast.domain.roles
         self.learners = tuple(role for role in self.roles if config.roles[role].train)
-        self.tied = config.isolation["update"] == "tied"
+        # Who owns a learner state, and for which roles: each for itself, or one for all of them.
+        self.members: dict[Role, tuple[Role, ...]] = {role: (role,) for role in self.learners}
+        if config.isolation["update"] == "tied":
+            self.members = {self.learners[0]: self.learners}
         self.iteration = 0
-        self._start = start
+        self._start = jax.device_put(start)
         self.learner: Learner = builders.build_learner(config, cast.speech)
-        self._batching = builders.batch_settings(config)
+        self._batching = builders.batch_settings(config, len(next(iter(self.members.values()))))
         self.hyper: dict[Role, Hyper] = {r: builders.hyper_of(config, r) for r in self.roles}
-        first = self.learner.init(start)
         self.states: dict[Role, LearnerState] = {
-            owner: self.learner.init(first.params) for owner in self.owners
+            owner: self.learner.init(self._start) for owner in self.members
         }
         self.pools: dict[Role, OpponentPool] = {
             r: builders.build_pool(config, r) for r in self.learners
@@ -101,13 +103,9 @@ class Algorithm:
             max_workers=len(self.roles), thread_name_prefix="learner"
         )
 
-    @property
-    def owners(self) -> tuple[Role, ...]:
-        """The roles that own a learner state: each its own, or the first one for all when tied."""
-        return self.learners[:1] if self.tied else self.learners
-
     def owner(self, role: Role) -> Role:
-        return self.owners[0] if self.tied else role
+        """The role whose learner state holds this role's policy."""
+        return next(owner for owner, roles in self.members.items() if role in roles)
 
     def params(self, role: Role) -> Params:
         """The live parameters of a role."""
@@ -125,9 +123,9 @@ class Algorithm:
         """Compile everything that an iteration can need."""
         batches = [abstract_batch(self._batching.rows, n) for n in self._batching.lengths]
         jobs = [self._threads.submit(self.cast.warm)]
-        for owner in self.owners[:1]:
-            args = (self.states[owner], batches, self.hyper[owner])
-            jobs.append(self._threads.submit(self.learner.warmup, *args, True))
+        owner = next(iter(self.members))  # all states have the same shapes: one program serves all
+        args = (self.states[owner], batches, self.hyper[owner])
+        jobs.append(self._threads.submit(self.learner.warmup, *args, True))
         for job in jobs:
             job.result()
 
@@ -173,7 +171,7 @@ class Algorithm:
         """
         credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
         batches = {
-            o: self._batch(o, trajectories, credits) for o in self.owners if self._turn_of(o)
+            o: self._batch(o, trajectories, credits) for o in self.members if self._turn_of(o)
         }
         jobs = {
             owner: self._threads.submit(self._learn, owner, batch)
@@ -262,30 +260,37 @@ class Algorithm:
     def _batch(
         self, owner: Role, trajectories: Sequence[Trajectory], credits: Credits
     ) -> RoleBatch | None:
-        roles = self.learners if self.tied else (owner,)
-        rows = [row for role in roles for row in rows_of(trajectories, credits, role)]
+        rows = [r for role in self.members[owner] for r in rows_of(trajectories, credits, role)]
         return build(rows, self._batching)
 
     def _learn(self, owner: Role, batch: RoleBatch) -> dict[str, float]:
         """One role's update: its own batch, its own reference, its own optimiser.
 
-        Gives the metrics of the first epoch.
+        Gives the metrics of the first pass, which is on-policy (loss, KL, entropy, difference
+        between sampler and trainer), the clip fractions of the last, and whether all were finite.
         """
         hyper = self.hyper[owner]
         reference = self.learner.reference_logp(self._start, batch, hyper.temperature)
         batch = batch.replace(reference_logp=np.asarray(reference))
-        first: dict[str, Any] = {}
+        passes = []
         for _ in range(self.config.loss.epochs):
             self.states[owner], metrics = self.learner.update(self.states[owner], batch, hyper)
-            first = first or metrics
-        return {key: float(value) for key, value in jax.device_get(first).items()}
+            passes.append(metrics)
+        passes = jax.device_get(passes)
+        metrics = dict(passes[0])
+        metrics |= {key: passes[-1][key] for key in ("clip_low", "clip_high", "updates")}
+        refused = next((one for one in passes if not one["finite"]), None)
+        if refused is not None:
+            metrics = refused
+        return {key: float(value) for key, value in metrics.items()}
 
     def _stock_pools(self) -> None:
         if not self.config.stabilise.pool:
             return
         for role in self.learners:
-            version = self.version(role)
-            if version and version % self.config.pool.every == 0:
+            version, versions = self.version(role), self.pools[role].versions
+            newest = versions[-1] if versions else 0
+            if version // self.config.pool.every > newest // self.config.pool.every:
                 self.pools[role].add(version, self.params(role))
 
 

@@ -12,14 +12,12 @@ from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.errors import UserError
-from ibrl_jax.evaluation.matches import Contestant, evaluate
+from ibrl_jax.evaluation.matches import MEASURES, Contestant, evaluate
 from ibrl_jax.models.params import init_params
-from ibrl_jax.trainer.policies import about_policy, load_policy
+from ibrl_jax.trainer.policies import START, about_policy, load_policy
 from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
 from ibrl_jax.trainer.session import frozen_counterparts
 from ibrl_jax.trainer.start import Note
-
-START = "start"
 
 
 def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
@@ -87,8 +85,10 @@ def assess_sentence(table: dict[str, Any]) -> str:
         cell = row["cells"][column]
         if cell["agreement"] is not None:
             parts.append(
-                f"{row['policy']} {cell['agreement']:.1%} agreement, "
-                f"{cell['expected_utility']:.3f} expected utility"
+                f"{row['policy']} {cell['agreement']:.1%} agreement "
+                f"({cell['first_try_agreement']:.1%} without resampling), "
+                f"{cell['expected_utility']:.3f} expected utility "
+                f"({cell['first_try_expected_utility']:.3f})"
             )
     return f"against {column}: " + "; ".join(parts)
 
@@ -112,7 +112,7 @@ def _headline(table: dict[str, Any]) -> dict[str, dict[str, dict[str, float | No
     """Agreement and expected utility by policy and column."""
     return {
         row["policy"]: {
-            column: {key: cell[key] for key in ("agreement", "expected_utility", "coverage")}
+            column: {key: cell[key] for key in (*MEASURES, "coverage")}
             for column, cell in row["cells"].items()
         }
         for row in table["rows"]

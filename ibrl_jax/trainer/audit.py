@@ -1,14 +1,15 @@
 """`make audit`: shows, bitwise, that of the other role only its utterances reach a role's update.
 
 A real iteration is played once, and its dialogues are then learned from again and again. Each time
-one thing of role B is changed, the utterances held fixed, and every bit of role A's parameters,
-moments and counters after its update is compared. Under the second value of each isolation flag the
-same comparison must fail, or the audit could not see a leak.
+one thing of role B is changed, the utterances held fixed. Of role A every bit must be the same: its
+parameters, moments and counters after its update, the snapshot that holds its next past seat, and
+what its policy and its judge are shown. Of role B something must differ, or the change was none.
+Under the second value of each isolation flag A's update must differ too, or the audit could not see
+a leak.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,25 +22,25 @@ from rich.console import Console
 from rich.table import Table
 
 from ibrl_jax import config as configs
+from ibrl_jax.dialogue.build import build_hall
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
-from ibrl_jax.rewards.types import Scored
-from ibrl_jax.rl.learner import LearnerState
+from ibrl_jax.rewards.types import Case, Scored
 from ibrl_jax.trainer.algorithm import Algorithm
+from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.run import RunFolder, write_json
 from ibrl_jax.trainer.session import set_up
 
-Dialogues = Sequence[Trajectory]
 Change = Callable[[Algorithm, list[Trajectory], Role], list[Trajectory]]
 """Changes something of a role, in the algorithm or in the dialogues that it gives back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison: what was changed, whether A's update moved, and whether it should have."""
+    """One comparison: what was changed, whether `role` moved by it, and whether it should have."""
 
     role: Role
     flag: str
@@ -52,29 +53,36 @@ class Finding:
         return self.moved == self.should_move
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What is compared of a role, on the host.
+
+    `learned`: its learner state after the update, and the parameters of its next past seat.
+    `shown`: the prompt and the judge's case of each dialogue.
+    """
+
+    learned: Any
+    shown: Any
+
+
 def rewards(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> list[Trajectory]:
-    """Other rewards for the role, in every dialogue."""
+    """Other rewards for the role, wherever it was paid one."""
     rng = generator(0, "audit", "rewards", role)
     return [
         replace(t, rewards={**t.rewards, role: Scored(value=float(rng.uniform(-1, 1)))})
+        if isinstance(t.rewards[role], Scored)
+        else t
         for t in dialogues
     ]
 
 
 def observation(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> list[Trajectory]:
-    """Another private observation for the role, in the scenario and in its own prompt's tokens."""
-    changed = []
-    for t, other in zip(dialogues, reversed(dialogues), strict=True):
-        private = {**t.scenario.private, role: {"counts": [9, 9, 9], "values": [9, 9, 9]}}
-        views = dict(t.views)
-        if role in views and role in other.views:
-            view, donor = views[role], other.views[role]
-            prompt = view.turn_index == -1
-            ids = view.ids.copy()
-            ids[prompt] = np.resize(donor.ids[donor.turn_index == -1][::-1], int(prompt.sum()))
-            views[role] = replace(view, ids=ids)
-        changed.append(replace(t, scenario=replace(t.scenario, private=private), views=views))
-    return changed
+    """Another private observation for the role, and anew whatever is made of the scenario."""
+    cast = algorithm.cast
+    hall = build_hall(algorithm.config, cast.domain, retries=0, concurrency=1)
+    return [
+        retold(cast, hall, t, with_other_observation(cast, t.scenario, role)) for t in dialogues
+    ]
 
 
 def learning_rate(
@@ -98,9 +106,10 @@ def schedule(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> l
 
 
 def pool(algorithm: Algorithm, dialogues: list[Trajectory], role: Role) -> list[Trajectory]:
-    """Another policy in the role's pool."""
-    noise = jax.tree.map(lambda x: np.full(x.shape, 0.5, x.dtype), algorithm.params(role))
-    algorithm.pools[role].add(10_000, noise)
+    """Other parameters in every snapshot of the role's pool."""
+    state = algorithm.pools[role].state()
+    state["params"] = jax.tree.map(lambda x: x + np.asarray(1, x.dtype), state["params"])
+    algorithm.pools[role].restore(state)
     return dialogues
 
 
@@ -148,19 +157,19 @@ SECOND_VALUES = (
 def audit(config: ConfigDict, note: Callable[[str], None]) -> list[Finding]:
     """All comparisons, for each role in A's place."""
     scene = _Scene(config, note)
+    before = scene.after({}, None, "")
     findings = []
     for role in scene.roles:
         other = next(r for r in scene.roles if r != role)
-        before = scene.after(role, {}, None, other)
         for name, change in CHANGES.items():
-            after = scene.after(role, {}, change, other)
-            findings.append(
-                _finding(role, "all isolated", f"{other}: {name}", before, after, False)
-            )
+            after = scene.after({}, change, other)
+            what = f"{other}: {name}"
+            findings.append(_finding(role, "all isolated", what, before, after, False))
+            findings.append(_finding(other, "all isolated", what, before, after, True))
         for flag, value, change in SECOND_VALUES:
             flags = {flag: value}
-            base = before if change is None else scene.after(role, flags, None, other)
-            after = scene.after(role, flags, change, other)
+            base = before if change is None else scene.after(flags, None, "")
+            after = scene.after(flags, change, other)
             what = f"{other}: {_name(change)}" if change else f"{other}: words trained on"
             findings.append(_finding(role, f"{flag}={value}", what, base, after, True))
     return findings
@@ -171,7 +180,6 @@ class _Scene:
 
     def __init__(self, config: ConfigDict, note: Callable[[str], None]) -> None:
         self._config = config
-        self._note = note
         stage = set_up(config, note)
         self._stage = stage
         note("compiling, then two iterations to fill the pools and the optimisers")
@@ -184,15 +192,15 @@ class _Scene:
         self._algorithms: dict[tuple[tuple[str, str], ...], Algorithm] = {}
 
     def after(
-        self, role: Role, flags: dict[str, str], change: Change | None, other: Role
-    ) -> LearnerState:
-        """The state of `role` after the update, on the host; `change` is made to `other` before."""
+        self, flags: dict[str, str], change: Change | None, changed: Role
+    ) -> dict[Role, Kept]:
+        """Every role after the update; `change` is made to the role `changed` before."""
         algorithm = self._algorithm(flags)
         dialogues = list(self._dialogues)
         if change is not None:
-            dialogues = change(algorithm, dialogues, other)
+            dialogues = change(algorithm, dialogues, changed)
         algorithm.learn(dialogues)
-        return jax.device_get(algorithm.states[algorithm.owner(role)])
+        return {role: _kept(algorithm, dialogues, role) for role in self.roles}
 
     def _algorithm(self, flags: dict[str, str]) -> Algorithm:
         """An algorithm in the scene's state, under other isolation flags."""
@@ -206,21 +214,45 @@ class _Scene:
         else:
             key = tuple(sorted(flags.items()))
             algorithm.learner = self._algorithms.setdefault(key, algorithm).learner
-        for owner in algorithm.owners:
+        for owner in algorithm.members:
             algorithm.states[owner] = jax.tree.map(jnp.array, self._states[owner])
         for name, state in self._pools.items():
             algorithm.pools[name].restore(state)
         return algorithm
 
 
-def _finding(
-    role: Role, flag: str, changed: str, before: Any, after: Any, should_move: bool
-) -> Finding:
-    same = jax.tree.map(
-        lambda x, y: np.asarray(x).tobytes() == np.asarray(y).tobytes(), before, after
+def _kept(algorithm: Algorithm, dialogues: Sequence[Trajectory], role: Role) -> Kept:
+    snapshots, seed = algorithm.pools[role], algorithm.config.seed
+    past = snapshots.sample(seed, algorithm.iteration + 1, below=algorithm.version(role))
+    state = jax.device_get(algorithm.states[algorithm.owner(role)])
+    prompt = algorithm.cast.domain.prompt
+    return Kept(
+        learned=(state, None if past is None else snapshots.params(past)),
+        shown=[
+            (prompt(t.scenario, role), Case.of(t.scenario, role, t.turns, t.outcome))
+            for t in dialogues
+        ],
     )
-    moved = not all(jax.tree.leaves(same))
+
+
+def _finding(
+    role: Role,
+    flag: str,
+    changed: str,
+    before: dict[Role, Kept],
+    after: dict[Role, Kept],
+    should_move: bool,
+) -> Finding:
+    """What should move must be what is learned; what should not, all."""
+    one, other = before[role], after[role]
+    moved = _bits(one.learned) != _bits(other.learned)
+    if not should_move:
+        moved = moved or one.shown != other.shown
     return Finding(role=role, flag=flag, changed=changed, moved=moved, should_move=should_move)
+
+
+def _bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 def _name(change: Change) -> str:
@@ -231,25 +263,23 @@ def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("config",))
     config = configs.load(options.get("config", "configs/dond/audit.py"), options.overrides)
     findings = audit(config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False))
-    table = Table("role A", "isolation", "changed, utterances fixed", "A's update", "")
+    table = Table("isolation", "changed, utterances fixed", "of", "after the update", "")
     for f in findings:
         moved = "moves" if f.moved else "the same, bit for bit"
-        table.add_row(f.role, f.flag, f.changed, moved, "ok" if f.holds else "WRONG")
+        table.add_row(f.flag, f.changed, f.role, moved, "ok" if f.holds else "WRONG")
     console.print(table)
     folder = RunFolder.of(config).path
     holding = sum(f.holds for f in findings)
     rows = [{**vars(f), "holds": f.holds} for f in findings]
-    write_json(
-        folder / "summary.json", {"holds": holding, "comparisons": len(findings), "rows": rows}
-    )
     sentence = (
         f"isolation: {holding} of {len(findings)} comparisons came out as they must ({folder})"
     )
+    found = {"holds": holding, "comparisons": len(findings), "sentence": sentence, "rows": rows}
+    write_json(folder / "summary.json", found)
     if holding < len(findings):
         raise UserError(sentence)
-    console.print(sentence, highlight=False)
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
     run(main)
-    sys.exit(0)

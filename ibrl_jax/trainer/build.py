@@ -25,10 +25,9 @@ def advantage_settings(config: ConfigDict) -> AdvantageSettings:
     )
 
 
-def batch_settings(config: ConfigDict) -> BatchSettings:
-    """Rows for every rollout of an iteration, of every role where they share one learner."""
+def batch_settings(config: ConfigDict, seats: int) -> BatchSettings:
+    """Rows for every rollout of an iteration, times the seats of one rollout that a learner has."""
     rollouts = config.rollout.draws * config.rollout.group
-    seats = len(config.roles) if config.isolation["update"] == "tied" else 1
     micro = min(config.optimiser.micro_batch, rollouts)
     return BatchSettings(
         lengths=(config.rollout.max_view_tokens,),
@@ -61,7 +60,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
                 mask=config.isolation.mask,
                 kl_on_degenerate=config.loss.kl_on_degenerate,
             ),
-            micro_batch=batch_settings(config).micro_batch,
+            micro_batch=batch_settings(config, 1).micro_batch,
             lengths=tuple(config.optimiser.lengths),
             b1=config.optimiser.b1,
             b2=config.optimiser.b2,

@@ -52,7 +52,7 @@ def live_roles(
     learners: Sequence[Role],
     stocked: Collection[Role],
 ) -> frozenset[Role]:
-    """The roles whose live policy takes part in one rollout."""
+    """The roles whose live policy takes part in one rollout; `learners` in the domain's order."""
     if len(learners) < 2 or not config.stabilise.pool:
         return frozenset(learners)
     return draw_matchup(
@@ -63,7 +63,7 @@ def live_roles(
         sample_per=config.pool.sample_per,
         probabilities={
             ALL: config.matchup.all,
-            **dict(zip(config.roles, config.matchup.only, strict=True)),
+            **dict(zip(learners, config.matchup.only, strict=True)),
         },
         roles=learners,
         stocked=stocked,

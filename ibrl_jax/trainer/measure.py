@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.tokenizers import Tokenizer
+from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.rewards.types import Scored
 from ibrl_jax.trainer.algorithm import Algorithm, Iteration
@@ -40,7 +41,7 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
         "roles": {role: _role(algorithm, done, role) for role in algorithm.roles},
         "dialogues": {
             "count": count,
-            "agreement": sum(t.outcome.success for t in trajectories) / count,
+            "agreement": agreement(trajectories),
             "turns": float(np.mean([len(t.turns) for t in trajectories])),
             "tokens": sum(int(v.loss_mask.sum()) for t in trajectories for v in t.views.values()),
             "retries": sum(sum(t.retries.values()) for t in trajectories),
@@ -71,12 +72,18 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
     }
 
 
+def agreement(trajectories: Sequence[Trajectory]) -> float | None:
+    """Share of deals among the dialogues that came to an end; an aborted one is no failure."""
+    ended = [t for t in trajectories if any(isinstance(r, Scored) for r in t.rewards.values())]
+    return sum(t.outcome.success for t in ended) / len(ended) if ended else None
+
+
 def _role(algorithm: Algorithm, done: Iteration, role: Role) -> dict[str, Any]:
     """One role's figures. Rewards are what its own judge paid the role, over its live seats."""
     live = [t for t in done.trajectories if role in t.matchup]
     paid = [r.value for t in live if isinstance(r := t.rewards[role], Scored)]
     row: dict[str, Any] = {
-        "rows": len(live),
+        "rows": len(paid),
         "reward": float(np.mean(paid)) if paid else None,
         "reward_std": float(np.std(paid)) if paid else None,
     }

@@ -1,9 +1,9 @@
 """`make resume-check`: a run that is killed again and again ends bitwise as one that never was.
 
-The same config runs twice: once undisturbed, once with SIGKILL at random instants (while it
-compiles, rolls out, updates, or writes a checkpoint), started anew each time. Compared are all
-parameters, optimiser states, pools, policies, dialogues and metrics; of the metrics only the
-seconds may differ.
+The same config runs undisturbed once, and then with SIGKILL at random instants (while it compiles,
+rolls out, updates, or writes a checkpoint), started anew each time; if it ends before all kills are
+done, again from the beginning. Compared are all parameters, optimiser states, pools, policies,
+dialogues and metrics; of the metrics only the seconds may differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from safetensors.numpy import load_file
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
+from ibrl_jax.trainer.run import write_json
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -70,60 +72,129 @@ def _unequal(one: Any, other: Any) -> bool:
     return not all(jax.tree.leaves(same))
 
 
-def run_killed(command: Sequence[str], delays: Sequence[float], note: Any) -> int:
-    """Start the command once for each delay and kill it after so many seconds; then let it end.
+@dataclass(kw_only=True)
+class Tally:
+    """Kills before a run had its first checkpoint and after it, and the runs that were finished."""
+
+    early: int = 0
+    late: int = 0
+    runs: int = 0
+
+    @property
+    def kills(self) -> int:
+        return self.early + self.late
+
+
+def kill_and_compare(
+    command: Callable[[Path], Sequence[str]],
+    work: Path,
+    kills: int,
+    seconds: float,
+    rng: np.random.Generator,
+    compare: Callable[[Path], list[str]],
+    note: Callable[[str], None],
+) -> tuple[Tally, list[str]]:
+    """Kill runs so many times in all, let each end, and compare it.
+
+    A run that ends before it is killed again is followed by a fresh one.
+
+    Args:
+        command: starts a run in a folder, or goes on with it.
+        work: where the folders are made.
+        seconds: how long a run takes.
+        compare: what is not as it should be in the folder of a finished run.
 
     Returns:
-        how often it was killed; a command that ends before its delay needs no further start.
+        the tally, and what was found in any of the runs.
     """
-    kills = 0
-    for delay in delays:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            process.communicate(timeout=delay)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-            note(f"killed after {delay:.1f} s")
-            continue
-        break
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return kills
+    tally, found = Tally(), []
+    while tally.kills < kills and not found:
+        root, fresh = work / f"killed{tally.runs}", True
+        while tally.kills < kills:
+            delay = float(rng.uniform(0.1, 0.9)) * seconds
+            began = time.perf_counter()
+            if not _killed(command(root), delay):
+                if fresh:  # runs have become faster, such as by what is compiled by now
+                    seconds = time.perf_counter() - began
+                break
+            fresh = False
+            saved = any(path.name.isdigit() for path in root.glob("*/seed*/checkpoints/*"))
+            tally.late, tally.early = tally.late + saved, tally.early + (not saved)
+            note(f"killed after {delay:.1f} s, {'after' if saved else 'before'} a first checkpoint")
+        _finish(command(root))
+        tally.runs += 1
+        found = compare(root)
+    return tally, found
+
+
+def _killed(command: Sequence[str], delay: float) -> bool:
+    """Start a command and kill it after so many seconds; False if it ends before."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(timeout=delay)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        process.kill()
+        process.wait()
+    return False
+
+
+def _finish(command: Sequence[str]) -> None:
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"a run that is checked failed: {last}")
 
 
 def main(argv: Sequence[str], console: Console) -> None:
-    options = Options(argv, ("config", "kills", "seed"))
+    options = Options(argv, ("config", "kills", "seed", "root"))
     config = options.get("config", "configs/dond/smoke.py")
-    kills = int(options.get("kills", "10"))
-    rng = generator(int(options.get("seed", "0")), "kills")
+    kills = options.number("kills", 10)
+    rng = generator(options.number("seed", 0), "kills")
     work = Path(tempfile.mkdtemp(prefix="resume-check-"))
 
     def command(root: Path) -> list[str]:
         length = ["--config.iterations=60", "--config.run.checkpoint_every=3"]
-        where = [f"--config={config}", f"--config.run.root={root}", *length, *options.overrides]
+        where = [f"--config={config}", *length, *options.overrides, f"--config.run.root={root}"]
         return [sys.executable, "-m", "ibrl_jax.train", *where]
 
     def note(text: str) -> None:
         console.print(f"[dim]· {text}[/]", highlight=False)
 
+    def run_in(root: Path) -> Path:
+        return next(root.glob("*/seed*/config.json")).parent
+
     try:
         note("the undisturbed run")
         began = time.perf_counter()
-        subprocess.run(command(work / "whole"), stdout=subprocess.DEVNULL, check=True)
+        _finish(command(work / "whole"))
         seconds = time.perf_counter() - began
         note(f"took {seconds:.0f} s; now {kills} kills")
-        delays = [float(rng.uniform(0.1, 0.9)) * seconds for _ in range(kills)]
-        done = run_killed(command(work / "killed"), delays, note)
-        folders = [next((work / name).glob("*/seed*")) for name in ("whole", "killed")]
-        found = differences(*folders)
+        tally, found = kill_and_compare(
+            command,
+            work,
+            kills,
+            seconds,
+            rng,
+            lambda root: differences(run_in(work / "whole"), run_in(root)),
+            note,
+        )
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if found:
-        raise UserError(f"after {done} kills the run is not the same: {'; '.join(found)}")
-    console.print(
-        f"after {done} kills the run is bitwise that of an undisturbed one", highlight=False
+    after = (
+        f"after {tally.kills} kills ({tally.early} before a first checkpoint) of {tally.runs} runs"
     )
+    sentence = (
+        f"{after} a run is not the same: {'; '.join(found)}"
+        if found
+        else f"{after} each is bitwise that of an undisturbed one"
+    )
+    file = Path(options.get("root", "runs")) / "resume-check" / "summary.json"
+    write_json(file, {**vars(tally), "differences": found, "sentence": sentence})
+    if found:
+        raise UserError(sentence)
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

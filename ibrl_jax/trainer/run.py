@@ -13,9 +13,12 @@ bit.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 
-_MAY_DIFFER = ("iterations", "run", "evaluation")
+_MAY_DIFFER = ("iterations", "run", "rewards", "evaluation", "statistics")
 """What may change between a run's starts: how far it goes, what it writes, how it is measured."""
 
 
@@ -56,24 +59,47 @@ class RunFolder:
     def config(self) -> ConfigDict:
         return configs.from_dict(read_json(self.path / "config.json"))
 
-    def claim(self, config: ConfigDict) -> None:
-        """Make the folder this config's.
-
-        Raises:
-            UserError: it holds a run of another config.
-        """
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the folder while a run writes to it. Raises UserError if another process does."""
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / "config.json"
-        values = configs.to_dict(config)
-        if file.is_file():
-            difference = _difference(read_json(file), json.loads(json.dumps(values)))
-            if difference:
-                key, old, new = difference
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
                 raise UserError(
-                    f"{self.path} holds a run with config.{key} = {old!r}, not {new!r}; "
-                    "choose another --config.name or --config.seed, or delete the folder"
-                )
-        write_json(file, values)
+                    f"another process is training in {self.path}; wait for it, or choose another "
+                    "--config.name or --config.seed"
+                ) from error
+            yield
+
+    def check(self, config: ConfigDict) -> None:
+        """Raises UserError if the folder holds a run of another config that got anywhere."""
+        difference = self._difference(config)
+        if difference and self.begun:
+            key, old, new = difference
+            raise UserError(
+                f"{self.path} holds a run with config.{key} = {old!r}, not {new!r}; "
+                "choose another --config.name or --config.seed, or delete the folder"
+            )
+
+    def claim(self, config: ConfigDict) -> None:
+        """Make the folder this config's; what another one left before its first iteration goes."""
+        if self._difference(config):
+            shutil.rmtree(self.path / "policies", ignore_errors=True)
+        write_json(self.path / "config.json", configs.to_dict(config))
+
+    @property
+    def begun(self) -> bool:
+        """Whether an iteration was recorded or saved here."""
+        saved = self.path / "checkpoints"
+        return self.metrics.is_file() or (saved.is_dir() and any(saved.iterdir()))
+
+    def _difference(self, config: ConfigDict) -> tuple[str, Any, Any] | None:
+        file = self.path / "config.json"
+        if not file.is_file():
+            return None
+        return _difference(read_json(file), json.loads(json.dumps(configs.to_dict(config))))
 
     @property
     def metrics(self) -> Path:
@@ -103,6 +129,13 @@ class RunFolder:
         """Append one iteration's metrics."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    def forget_evaluation(self) -> None:
+        """What was measured of an earlier end of this run is no longer its own."""
+        (self.path / "evaluation.json").unlink(missing_ok=True)
+        file = self.path / "summary.json"
+        if file.is_file():
+            write_json(file, {k: v for k, v in read_json(file).items() if k != "evaluation"})
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Add to `summary.json` what a command found out."""

@@ -2,13 +2,14 @@
 
     loss = - sum_t w_t log p(id_t | ids_<t) / sum_t w_t        w as in `trainer.teachers`
 
-Weights are random before. The same start serves every experiment whose policy, domain and `sft`
-settings are the same, and is kept in `<run.root>/starts/<key>/`. How strong it is, is a setting:
-`sft.steps`.
+Weights are random before. A start is kept in `<run.root>/starts/<key>/` and serves every experiment
+of the same key, a hash of all that shapes it: settings of the policy, the domain and `sft`, the
+network, the tokenizer, the prompts, the scenarios. How strong it is, is a setting: `sft.steps`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -48,13 +49,13 @@ def start_policy(
         return fresh, None
     if config.policy.start != "sft":
         return load_policy(Path(config.policy.start), fresh, speech), Path(config.policy.start)
-    folder = Path(config.run.root) / "starts" / _key(config, seed)
+    folder = Path(config.run.root) / "starts" / start_key(config, domain, speech, seed)
     if (folder / "policy.json").is_file():
         note(f"the start is {folder}, made before")
         return load_policy(folder, fresh, speech), folder
     params, about = supervise(config, domain, speech, fresh, seed, note)
-    save_policy(folder, params, speech, about)
-    return params, folder
+    save_policy(folder, params, speech, about, keep=True)
+    return load_policy(folder, fresh, speech), folder  # of whoever was first, for all the same
 
 
 def supervise(
@@ -173,8 +174,17 @@ def _batch(
     return ids, segments, weight
 
 
-def _key(config: ConfigDict, seed: int) -> str:
+def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> str:
+    """The name of a start: its seed, and a hash of everything that it is made from."""
     values = configs.to_dict(config)
-    shaping = {key: values[key] for key in ("domain", "policy", "sft", config.domain)}
-    text = json.dumps({**shaping, "seed": seed}, sort_keys=True, default=list)
+    scenarios = domain.scenarios("train")
+    shaping = {
+        "settings": {key: values[key] for key in ("domain", "policy", "sft", config.domain)},
+        "seed": seed,
+        "network": dataclasses.asdict(speech.model.config),
+        "tokenizer": hashlib.sha256(speech.tokenizer.model).hexdigest(),
+        "prompts": [domain.prompt(scenarios[0], role) for role in domain.roles],
+        "scenarios": [scenario.id for scenario in scenarios],
+    }
+    text = json.dumps(shaping, sort_keys=True)
     return f"seed{seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ibrl_jax.dialogue.agents import Seat, Utterance
+from ibrl_jax.dialogue.agents import SeatContext, Utterance
 from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.tokenizers import load_tokenizer
@@ -72,7 +72,8 @@ class ChatterReferee:
         if not turn.valid:
             self._outcome = Outcome(end_reason="malformed", success=False, offender=turn.role)
         elif len(self._turns) == self._horizon:
-            self._outcome = Outcome(end_reason="done", success=True)
+            facts = {"sum": "".join(self.scenario.private.values())}
+            self._outcome = Outcome(end_reason="done", success=True, facts=facts, joint=("sum",))
 
     def abort(self, reason: str) -> None:
         self._outcome = Outcome(end_reason="aborted", success=False, facts={"abort": reason})
@@ -123,7 +124,7 @@ class NosyJudge:
         return Scored(value=float(case.outcome.success))
 
 
-Reply = Callable[[Seat, Sequence[Turn], int], str | Utterance]
+Reply = Callable[[SeatContext, Sequence[Turn], int], str | Utterance]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +134,12 @@ class Puppet:
     replies: Reply
     name: str = "puppet"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> _PuppetAgent:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> _PuppetAgent:
         return _PuppetAgent(self.replies, seat)
 
 
 class _PuppetAgent:
-    def __init__(self, replies: Reply, seat: Seat) -> None:
+    def __init__(self, replies: Reply, seat: SeatContext) -> None:
         self._replies, self._seat = replies, seat
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:

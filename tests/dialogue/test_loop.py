@@ -138,7 +138,7 @@ def test_a_turn_cut_by_length_gets_an_end_marker_that_is_not_trained_on(talks) -
             view = trajectory.views[role]
             for request, completion in pairs[:-1]:
                 at = len(request.ids) + len(completion.ids)
-                closing = NEWLINE if completion.end == "stop" else [END, *NEWLINE]
+                closing = NEWLINE if completion.ids[-1] == END else [END, *NEWLINE]
                 assert view.ids[at : at + len(closing)].tolist() == closing
                 assert not view.loss_mask[at : at + len(closing)].any()
                 assert (view.segment[at : at + len(closing)] == Segment.TEMPLATE).all()
@@ -411,10 +411,8 @@ def test_a_refused_key_stops_everything_and_hangs_nothing(engines, local, hall, 
     refused = api(None, EndpointStop(Kind.AUTH, "endpoint 'failing' refused the key in KEY"))
     found = matches(here, 6)
     found[3] = replace(found[3], speakers={**here, LEFT: refused})
-    ended: list[Trajectory] = []
     with pytest.raises(UserError, match="refused the key in KEY"):
-        soon(_play(hall(horizon=50, cuts_are_legal=True), found, ended.append))
-    assert ended == []
+        soon(_play(hall(horizon=50, cuts_are_legal=True), found))
     assert play(hall(horizon=2, cuts_are_legal=True), matches(here, 6))  # all slots are free again
 
 
@@ -430,7 +428,7 @@ def test_an_unknown_family_stops_the_stage_with_one_sentence(hall, matches) -> N
         RIGHT: ScriptedSpeaker(domain=domain, family="nobody"),
     }
     with pytest.raises(UserError, match="there is no family nobody"):
-        soon(_play(hall(domain=domain), matches(speakers, 3), lambda _: None))
+        soon(_play(hall(domain=domain), matches(speakers, 3)))
     assert len(engine.free) == engine.count
 
 
@@ -444,9 +442,7 @@ def test_slots_come_back_when_the_stage_is_cancelled(local, hall, matches) -> No
     speakers = {role: local(engine, role, 64) for role, engine in engines.items()}
 
     async def main() -> None:
-        stage = asyncio.create_task(
-            _play(hall(horizon=10_000), matches(speakers, 4), lambda _: None)
-        )
+        stage = asyncio.create_task(_play(hall(horizon=10_000), matches(speakers, 4)))
         while not engines[RIGHT].requests:
             await asyncio.sleep(0.005)
         assert len(engines[LEFT].free) == engines[LEFT].count - 4
@@ -467,17 +463,114 @@ def test_an_engine_that_fails_fails_the_stage(local, hall, matches) -> None:
     engines = {LEFT: Gone(polite), RIGHT: TalkingEngine(polite)}
     speakers = {role: local(engine, role, 64) for role, engine in engines.items()}
     with pytest.raises(RuntimeError, match="the device is gone"):
-        soon(_play(hall(), matches(speakers, 4), lambda _: None))
+        soon(_play(hall(), matches(speakers, 4)))
     for engine in engines.values():
         assert len(engine.free) == engine.count
 
 
-def test_each_dialogue_is_told_of_once_as_it_ends(hall, matches) -> None:
+# ------------------------------------------------------------------------- views that are too long
+
+
+def longest(engine: TalkingEngine, tokens: int) -> TalkingEngine:
+    """The engine, with views of so many tokens at most."""
+    engine.settings.max_length = tokens
+    return engine
+
+
+def length_of(hall: Any, matches: Any, local: Any, says: str) -> int:
+    """Tokens of LEFT's view when it has said that once and heard a short answer."""
+    engine = TalkingEngine(lambda text, key: says)
+    speakers = {LEFT: local(engine, LEFT, 64), RIGHT: Puppet(replies=quiet)}
+    (trajectory,) = play(hall(horizon=3), matches(speakers))
+    return int((trajectory.views[LEFT].turn_index <= 1).sum())
+
+
+def test_who_talks_its_own_view_full_has_said_something_malformed(local, hall, matches) -> None:
+    """The dialogue counts: its reward is paid, its view fits, and its words are trained on."""
+    room = length_of(hall, matches, local, "well then")
+    for spare in range(len(CHAT.header()) + 1):
+        engine = longest(TalkingEngine(lambda text, key: "well then"), room + spare)
+        speakers = {LEFT: local(engine, LEFT, 64), RIGHT: Puppet(replies=quiet)}
+        (trajectory,) = play(hall(retries=2), matches(speakers))
+        assert trajectory.outcome.end_reason == "malformed"
+        assert trajectory.outcome.offender == LEFT
+        assert trajectory.turns[-1].error_code == "truncated"
+        assert trajectory.turns[-1].text == ""
+        assert trajectory.retries[LEFT] == 2
+        assert all(isinstance(reward, Scored) for reward in trajectory.rewards.values())
+        view = trajectory.views[LEFT]
+        assert len(view.ids) == room
+        assert set(view.turn_index[view.loss_mask == 1]) == {0}
+        assert len(engine.requests) == 1
+
+
+def test_one_more_token_is_room_to_speak(local, hall, matches) -> None:
+    room = length_of(hall, matches, local, "well then") + len(CHAT.header())
+    engine = longest(TalkingEngine(lambda text, key: "well then"), room + 1)
+    speakers = {LEFT: local(engine, LEFT, 64), RIGHT: Puppet(replies=quiet)}
+    play(hall(horizon=3), matches(speakers))
+    assert len(engine.requests) == 2
+
+
+def test_words_that_overflow_the_other_sides_view_abort_the_dialogue_at_once(
+    local, hall, matches
+) -> None:
+    """Not a second time: it would be the same. Nobody is paid, and no view is left."""
+    played: list[int] = []
+
+    def endless(seat: Any, turns: Sequence[Any], attempt: int) -> str:
+        played.append(len(turns))
+        return "on and on " * 50
+
+    engine = longest(TalkingEngine(lambda text, key: "well"), 120)
+    speakers = {LEFT: local(engine, LEFT, 64), RIGHT: Puppet(replies=endless)}
+    (trajectory,) = play(hall(), matches(speakers))
+    assert played == [1]
+    assert trajectory.outcome.end_reason == "aborted"
+    assert trajectory.views == {}
+    for reward in trajectory.rewards.values():
+        assert isinstance(reward, Failed)
+        assert re.search(r"left's view of \d+ tokens .* 120 of config", reward.reason)
+    assert len(engine.free) == engine.count
+
+
+def test_a_prompt_that_leaves_no_room_is_nobodys_malformed_turn(local, hall, matches) -> None:
+    engine = longest(TalkingEngine(polite), 5)
+    speakers = {LEFT: local(engine, LEFT, 64), RIGHT: Puppet(replies=quiet)}
+    (trajectory,) = play(hall(), matches(speakers))
+    assert trajectory.outcome.end_reason == "aborted"
+    assert not engine.requests
+
+
+# ------------------------------------------------------------------------- control tokens in a turn
+
+
+def test_a_control_token_ends_a_turn_so_that_its_ids_are_its_text(engines, local, hall, matches):
+    """Whichever it is; one's own view then gets the end that the format asks for."""
+
+    class Odd(TalkingEngine):
+        def _answer(self, request: Request) -> Completion:
+            ids = [*TOKENIZER.encode("i see"), CHAT.stop_ids[len(self.requests) % 3]]
+            return Completion(ids, [-0.5] * len(ids), "stop")
+
+    assert len(set(CHAT.stop_ids)) == 3
+    speakers = {LEFT: local(Odd(polite), LEFT, 64), RIGHT: Puppet(replies=quiet)}
+    (trajectory,) = play(hall(horizon=6), matches(speakers))
+    assert [turn.text for turn in trajectory.turns[::2]] == ["i see"] * 3
+    view = trajectory.views[LEFT]
+    for turn in (0, 2):
+        own = (view.turn_index == turn) & (view.loss_mask == 1)
+        closed = view.ids[np.flatnonzero(own)[-1] + 1 :].tolist()
+        if view.ids[own][-1] == END:
+            assert closed[: len(NEWLINE)] == NEWLINE
+        else:
+            assert closed[: 1 + len(NEWLINE)] == [END, *NEWLINE]
+
+
+def test_trajectories_come_in_the_order_of_their_matches(hall, matches) -> None:
     def brief(seat: Any, turns: Sequence[Any], attempt: int) -> str | Utterance:
         return BAD if seat.scenario.id == "s2" else "well"
 
     speakers = {role: Puppet(replies=brief) for role in (LEFT, RIGHT)}
-    ended: list[Trajectory] = []
-    played = play(hall(horizon=6, concurrency=2), matches(speakers, 5), ended.append)
-    assert sorted(t.draw for t in ended) == [t.draw for t in played]
+    played = play(hall(horizon=6, concurrency=2), matches(speakers, 5))
     assert [t.draw for t in played] == [f"0.{n}" for n in range(5)]

@@ -54,7 +54,13 @@ def dialogue() -> Trajectory:
             ),
         ),
         views={"a": view("a")},
-        outcome=Outcome(end_reason="malformed", success=False, facts={"turns": 2}, offender="a"),
+        outcome=Outcome(
+            end_reason="malformed",
+            success=False,
+            facts={"turns": 2},
+            offender="a",
+            joint=("turns",),
+        ),
         rewards={"a": Scored(value=-0.2, detail={"why": "rules"}), "b": Failed(reason="time-out")},
         retries={"a": 1, "b": 0},
     )
@@ -80,7 +86,8 @@ def test_a_record_gives_the_dialogue_back(dialogue, line) -> None:
     assert Scenario(**line["scenario"]) == dialogue.scenario
     turns = tuple(Turn(**{**t, "flags": tuple(t["flags"])}) for t in line["turns"])
     assert turns == dialogue.turns
-    assert Outcome(**line["outcome"]) == dialogue.outcome
+    outcome = {**line["outcome"], "joint": tuple(line["outcome"]["joint"])}
+    assert Outcome(**outcome) == dialogue.outcome
     for name in ("draw", "rollout", "first", "speakers", "retries"):
         assert line[name] == getattr(dialogue, name)
     assert frozenset(line["matchup"]) == dialogue.matchup

@@ -130,3 +130,8 @@ def test_the_template_adds_nothing_that_nobody_asked_for(tokenizer) -> None:
     before, after = ChatML(tokenizer).system()
     assert tokenizer.decode(before + after) == "system\n\n"
     assert "<|endoftext|>" not in tokenizer.pieces(before + after)
+
+
+def test_every_control_token_ends_a_turn(tokenizer) -> None:
+    names = ("<|im_end|>", "<|endoftext|>", "<|im_start|>")
+    assert ChatML(tokenizer).stop_ids == tuple(tokenizer.control(name) for name in names)

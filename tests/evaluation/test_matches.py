@@ -15,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from ibrl_jax.config import endpoint, load
-from ibrl_jax.dialogue.agents import ScriptedSpeaker, Seat, Speaker
+from ibrl_jax.dialogue.agents import ScriptedSpeaker, SeatContext, Speaker
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.conductor import Conductor
@@ -25,7 +25,7 @@ from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
-from ibrl_jax.evaluation.matches import Contestant, columns_of, evaluate
+from ibrl_jax.evaluation.matches import MEASURES, Contestant, columns_of, evaluate
 
 MINI = str(Path(__file__).parents[2] / "configs" / "dond" / "mini.py")
 POLICIES = {"SFT start": "wanderer", "agent0": "conceder", "agent1": "splitter"}
@@ -45,7 +45,7 @@ class _Policy:
     def name(self) -> str:
         return f"frozen:{self.ref.id}@{self.ref.version}"
 
-    def sit(self, seat: Seat, conductor: Conductor) -> Any:
+    def sit(self, seat: SeatContext, conductor: Conductor) -> Any:
         return self.speaker.sit(seat, conductor)
 
 
@@ -291,7 +291,7 @@ def test_every_policy_is_compared_with_the_first_in_every_column(whole) -> None:
     table, _ = whole
     cells = {row["policy"]: row["cells"] for row in table["rows"]}
     names = [column["name"] for column in table["columns"]]
-    assert len(table["comparisons"]) == 2 * len(names) * 2
+    assert len(table["comparisons"]) == 2 * len(names) * len(MEASURES)
     for found in table["comparisons"]:
         assert found["reference"] == "SFT start"
         column, measure = found["column"], found["measure"]
@@ -371,3 +371,13 @@ def test_fewer_results_than_asked_for_are_an_error(
 def test_an_unknown_counterpart_is_one_sentence(cast: FakeCast) -> None:
     with pytest.raises(UserError, match="There is no scripted family 'nobody'"):
         run(cast, settings(["nobody"]), "SFT start")
+
+
+def test_without_resampling_a_dialogue_with_a_refused_turn_is_no_agreement(whole) -> None:
+    table, _ = whole
+    for row in table["rows"]:
+        for cell in row["cells"].values():
+            assert cell["first_try_agreement"] <= cell["agreement"] + 1e-9
+            assert cell["first_try_expected_utility"] <= cell["expected_utility"] + 1e-9
+            if not cell["retries"]:
+                assert cell["first_try_agreement"] == pytest.approx(cell["agreement"])

@@ -43,3 +43,42 @@ def test_a_reward_that_is_no_finite_number_is_failed(value: float) -> None:
     outcome = Outcome(end_reason="agreement", success=True)
     result = score(lambda outcome, role: value, outcome, "agent1")
     assert result == Failed(reason=f"the reward of agent1 is {value}")
+
+
+# ------------------------------------------------------------------------- what a judge sees
+
+
+def test_a_case_holds_nothing_of_the_other_roles_private_part() -> None:
+    outcome = Outcome(
+        end_reason="deal",
+        success=True,
+        offender="agent1",
+        facts={
+            "points": {"agent0": "own0", "agent1": "own1"},
+            "one_sided": {"agent1": "own1"},
+            "detail": {"deep": {"agent0": "own0", "agent1": "own1"}, "turns": "public"},
+            "best": "joint",
+            "turns": "public",
+            "flags": {},
+            "items": None,
+        },
+        joint=("best",),
+    )
+    private = {"agent0": "own0", "agent1": "own1"}
+    scenario = Scenario(id="s", cluster="c", public={"topic": "public"}, private=private)
+    for role, other in (("agent0", "own1"), ("agent1", "own0")):
+        case = Case.of(scenario, role, [], outcome)
+        assert other not in repr(case)
+        assert "joint'" not in repr(case.outcome.facts)
+        own = private[role]
+        assert case.observation == own
+        assert case.outcome.facts == {
+            "points": {role: own},
+            "one_sided": {"agent1": own} if role == "agent1" else {},
+            "detail": {"deep": {role: own}, "turns": "public"},
+            "turns": "public",
+            "flags": {},
+            "items": None,
+        }
+        assert (case.outcome.end_reason, case.outcome.success) == ("deal", True)
+    assert outcome.facts["points"] == {"agent0": "own0", "agent1": "own1"}

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ibrl_jax.models.score import score
+from ibrl_jax.sampler.compiled import Programs
+from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.sampling import TopK
-from ibrl_jax.sampler.types import Request
+from ibrl_jax.sampler.types import EngineSettings, Request
 
 V, STOPS, LONGEST, MAX_NEW = 48, (7, 30), 48, 8  # as in conftest.py
 
@@ -255,13 +257,38 @@ def test_greedy_takes_the_likeliest_token(engine, sets, scores):
 
 
 def test_nothing_compiles_after_the_warm_up(engine, caplog):
-    assert engine.compilations == len(engine.settings.shapes()) == 4
+    count = engine.compilations
+    assert count == len(engine.settings.shapes()) + 1 == 5  # and the one that lays parameters out
     slots = [engine.acquire() for _ in range(6)]
     for n in (1, 9, 10, 11, 23, 24, 25, 40, 47, 48, 60):
         for rows in (1, 3, 6):
             engine.run([ask(s, text(n, s), max_new=1 + n % MAX_NEW) for s in slots[:rows]])
-    assert engine.compilations == 4
+    assert engine.compilations == count
     assert not caplog.records
+
+
+def test_parameters_of_host_and_device_are_laid_out_by_one_program(engine, sets, caplog):
+    view, heard = text(6, 1), []
+    count = engine.compilations
+    with jax.log_compiles():
+        for params in (sets["a"], jax.tree.map(jax.numpy.asarray, sets["a"])):
+            engine.load("a", params)
+            slot = engine.acquire()
+            heard.append(engine.run([ask(slot, view)])[0])
+    assert heard[0] == heard[1]
+    assert engine.compilations == count
+    assert not [r for r in caplog.records if "serving" in r.getMessage()]
+
+
+def test_parameters_that_are_loaded_before_the_warm_up_compile_one_program(model, sets):
+    settings = EngineSettings(
+        slots=1, max_length=8, rows=(1,), new_tokens=(4,), lengths=(8,), max_new=2
+    )
+    engine = Engine(Programs(model, settings, STOPS))
+    assert engine.compilations == 0
+    engine.load("a", sets["a"])
+    engine.load("b", sets["b"])
+    assert engine.compilations == 1
 
 
 def test_a_restricted_strategy_is_another_program_and_records_its_own_log_probability(

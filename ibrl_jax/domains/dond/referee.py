@@ -194,6 +194,7 @@ class DondReferee:
             success=reason is EndReason.DEAL,
             facts=facts,
             offender=offender,
+            joint=("first_best", "pareto"),
         )
 
     def _require_to_move(self, role: Role) -> None:
