@@ -53,7 +53,6 @@ def record(
             "facts": dict(trajectory.outcome.facts),
             "offender": trajectory.outcome.offender,
             "joint": list(trajectory.outcome.joint),
-            "joint": list(trajectory.outcome.joint),
         },
         "rewards": {role: _reward(reward) for role, reward in trajectory.rewards.items()},
         "advantages": dict(advantages),

@@ -8,7 +8,10 @@ newest one counts.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +45,14 @@ class Checkpoints:
             "iteration": algorithm.iteration,
             "pools": {role: list(pool.versions) for role, pool in algorithm.pools.items()},
         }
+        state = _state(algorithm)
+        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + (1 << 20)
+        if shutil.disk_usage(self.folder).free < needed:  # Orbax's threads would print tracebacks
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
         self._manager.save(
             algorithm.iteration,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(_state(algorithm)), meta=ocp.args.JsonSave(meta)
+                state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
             ),
         )
         self._manager.wait_until_finished()

@@ -182,13 +182,11 @@ def main(argv: Sequence[str], console: Console) -> None:
         )
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    after = (
-        f"after {tally.kills} kills ({tally.early} before a first checkpoint) of {tally.runs} runs"
-    )
+    after = f"after {tally.kills} kills ({tally.early} before a first checkpoint)"
     sentence = (
-        f"{after} a run is not the same: {'; '.join(found)}"
+        f"{after} a run is not that of an undisturbed one: {'; '.join(found)}"
         if found
-        else f"{after} each is bitwise that of an undisturbed one"
+        else f"{after} each of the runs ({tally.runs}) is bitwise that of an undisturbed one"
     )
     file = Path(options.get("root", "runs")) / "resume-check" / "summary.json"
     write_json(file, {**vars(tally), "differences": found, "sentence": sentence})

@@ -32,11 +32,9 @@ from ibrl_jax.reporting.progress import TrainingProgress
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
-from ibrl_jax.trainer.policies import load_policy, save_policy
+from ibrl_jax.trainer.policies import START, load_policy, save_policy
 from ibrl_jax.trainer.run import RunFolder, read_json, write_lines
 from ibrl_jax.trainer.start import Note, start_policy
-
-START = "start"
 
 
 @dataclass(frozen=True, kw_only=True)

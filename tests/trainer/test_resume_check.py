@@ -89,10 +89,10 @@ def test_what_came_out_is_written_down(tmp_path: Path, monkeypatch: pytest.Monke
     summary = json.loads(file.read_text())
     assert (summary["early"], summary["late"], summary["runs"]) == (2, 3, 2)
     assert summary["sentence"] == (
-        "after 5 kills (2 before a first checkpoint) of 2 runs each is bitwise that of an "
+        "after 5 kills (2 before a first checkpoint) each of the runs (2) is bitwise that of an "
         "undisturbed one"
     )
-    with pytest.raises(UserError, match="of 2 runs a run is not the same: x differs"):
+    with pytest.raises(UserError, match="checkpoint. a run is not that of an undisturbed one: x"):
         run(["x differs"])
     assert json.loads(file.read_text())["differences"] == ["x differs"]
 
