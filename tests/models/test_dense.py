@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ibrl_jax.models.cache import KVCache, empty_cache, read, write
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.dense import Decoder, causal_attention
 from ibrl_jax.models.presets import preset
 from ibrl_jax.models.serving import next_logits, serving_params
 from ibrl_jax.models.serving import read as read_on
@@ -194,3 +194,15 @@ def test_bfloat16_gives_nearly_the_same_distribution(params, ids):
         return jax.nn.softmax(logits)
 
     assert 0.5 * np.abs(probs(config) - probs(CONFIG)).sum(-1).max() < 0.05
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 64])
+def test_attention_in_blocks_is_attention_at_once(block):
+    rng = np.random.default_rng(0)
+    query = jnp.asarray(rng.normal(size=(2, 10, 4, 8)), jnp.float32)
+    key, value = (jnp.asarray(rng.normal(size=(2, 10, 2, 8)), jnp.float32) for _ in range(2))
+    segments = np.array([[1] * 10, [1] * 6 + [2] * 3 + [0]])
+    mask = (segments[:, :, None] == segments[:, None, :]) & np.tril(np.ones((10, 10), bool))
+    whole = causal_attention(query, key, value, jnp.asarray(mask), 0)
+    pieces = causal_attention(query, key, value, jnp.asarray(mask), block)
+    np.testing.assert_allclose(pieces, whole, atol=1e-6)

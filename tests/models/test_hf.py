@@ -15,7 +15,15 @@ from ibrl_jax.models.hf import from_hf_tensors, to_hf_tensors
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES: dict[str, Any] = dict(
-    vocab_size=64, hidden=32, layers=2, heads=4, kv_heads=2, mlp=48, remat=False, unroll=1
+    vocab_size=64,
+    hidden=32,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    mlp=48,
+    remat=False,
+    unroll=1,
+    attention_block=4,
 )
 FLAGS: dict[str, dict[str, Any]] = {
     "llama": dict(head_dim=16, norm_eps=1e-5, tied=False, qkv_bias=False, qk_norm=False),
