@@ -77,7 +77,7 @@ SCHEMA: dict[str, Any] = {
         "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
     },
     "policy": {
-        "preset": Field("qwen3_tiny", "the network, by name (`ibrl_jax.models.presets`)"),
+        "preset": Field("qwen3_tiny", "the network, by name", choices=("qwen3_tiny", "qwen3_micro")),
         "tokenizer": Field("embedded", "`embedded`, or the path of a sentencepiece model"),
         "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
         "start": Field(
@@ -85,7 +85,7 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "sft": {
-        "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1),
+        "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1, high=1e9),
         "families": Field(
             ("conceder", "reciprocator", "splitter", "wanderer", "trader"), "scripted teachers"
         ),
@@ -160,8 +160,8 @@ SCHEMA: dict[str, Any] = {
         "epochs": Field(1, "passes over a batch", low=1),
     },
     "optimiser": {
-        "b1": Field(0.9, "AdamW decay of the first moment", low=0.0, high=1.0),
-        "b2": Field(0.99, "of the second", low=0.0, high=1.0),
+        "b1": Field(0.9, "AdamW decay of the first moment", low=0.0, high=0.99999),
+        "b2": Field(0.99, "of the second", low=0.0, high=0.99999),
         "eps": Field(1e-8, "added to the root of the second", low=0.0),
         "lengths": Field(
             (), "view lengths that a micro-batch is cut to, tokens; empty: never cut", low=1
@@ -204,6 +204,9 @@ SCHEMA: dict[str, Any] = {
 _OPEN = {"endpoints": ENDPOINT}
 """Sections whose entries a user names; every entry has the same fields."""
 
+_NAME_BYTES = 200
+"""The longest name of a folder; disks take 255, and what is written beside it has a longer one."""
+
 
 def default_config() -> ConfigDict:
     """Every setting at its default; keys are locked, so a typo in a config file cannot pass."""
@@ -235,6 +238,8 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     Raises:
         UserError: a key does not exist, or a value is not allowed.
     """
+    for _ in _walk(SCHEMA, config, ""):  # a file may have put a value where a group must stand
+        pass
     for option in overrides:
         key, equals, text = option.removeprefix("--").removeprefix("config.").partition("=")
         if not option.startswith("--config.") or not equals:
@@ -270,6 +275,8 @@ def check(config: ConfigDict) -> ConfigDict:
             raise UserError(f"config.{key} {problem} ({field.doc})")
     if Path(config.name).name != config.name or config.name in ("", ".."):
         raise UserError(f"config.name must be the name of a folder, not {config.name!r}")
+    for key, path in (("name", config.name), ("run.root", config.run.root)):
+        _check_path(key, path)
     if config.policy.start == "sft" and not config.sft.families:
         raise UserError("config.sft.families must name a scripted teacher, since the start is sft")
     roles = list(config.roles)
@@ -308,6 +315,23 @@ def check(config: ConfigDict) -> ConfigDict:
         if ":" in name:
             _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
     return config
+
+
+def _check_path(key: str, path: str) -> None:
+    """Every name in a path must be one that any disk takes."""
+    for character, name in (("\\", "a backslash"), ("\0", "a NUL byte")):
+        if character in path:
+            raise UserError(f"config.{key} must be a path without {name}, not {path!r}")
+    longest = max(path.split("/"), key=_bytes)
+    if _bytes(longest) > _NAME_BYTES:
+        raise UserError(
+            f"config.{key} must have names of at most {_NAME_BYTES} bytes, not the "
+            f"{_bytes(longest)} of {longest[:20]!r}..."
+        )
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -> None:
@@ -371,6 +395,8 @@ def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple[str, Field, Any]]:
+    if not isinstance(config, ConfigDict | Mapping):
+        raise UserError(f"config.{prefix[:-1]} must be a group of settings, not {config!r}")
     for name in config:
         entry = schema.get(name)
         key = prefix + name
@@ -379,6 +405,8 @@ def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple
         if isinstance(entry, Field):
             yield key, entry, config[name]
         elif key in _OPEN:
+            if not isinstance(config[name], ConfigDict | Mapping):
+                raise UserError(f"config.{key} must be a group of settings, not {config[name]!r}")
             for item in config[name]:
                 yield from _walk(_OPEN[key], config[name][item], f"{key}.{item}.")
         else:

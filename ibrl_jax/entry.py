@@ -1,7 +1,7 @@
 """What every command has in common: its options, and how it ends.
 
 A user's mistake is one sentence on standard error and exit code 2, and so is a disk that is full or
-locked; Ctrl-C is 130; anything else that goes wrong is a fault of ours and shows its traceback.
+locked and a path that cannot be; Ctrl-C is 130; anything else that goes wrong is a fault of ours and shows its traceback.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
 from ibrl_jax import host
 from ibrl_jax.errors import UserError
+
+
+_LOCKED = (errno.EACCES, errno.EROFS)
+_NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 class Options:
@@ -54,8 +58,22 @@ class Options:
         return int(text)
 
 
-def run(main: Callable[[Sequence[str], Console], None]) -> None:
-    """Runs a command on the command line's options and exits."""
+def notes(console: Console) -> Callable[[str], None]:
+    """What prints a remark of a command, dimmed; its text is no markup."""
+
+    def note(text: str) -> None:
+        console.print(f"· {text}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    return note
+
+
+def run(
+    main: Callable[[Sequence[str], Console], None], *, interrupted: str = "interrupted"
+) -> None:
+    """Runs a command on the command line's options and exits.
+
+    `interrupted` is said after a Ctrl-C that brings no sentence of its own.
+    """
     host.prepare()
     console = Console()
     try:
@@ -63,7 +81,7 @@ def run(main: Callable[[Sequence[str], Console], None]) -> None:
     except UserError as error:
         _end(str(error), 2)
     except KeyboardInterrupt as stop:
-        _end(str(stop) or "interrupted; the same command goes on from the last checkpoint", 130)
+        _end(str(stop) or interrupted, 130)
     except Exception as error:
         problem = _unwritable(error)
         if problem is None:
@@ -73,25 +91,29 @@ def run(main: Callable[[Sequence[str], Console], None]) -> None:
 
 
 def _unwritable(error: BaseException) -> str | None:
-    """What is wrong with the disk, if that is what went wrong.
+    """What is wrong with the disk or the path, if that is what went wrong.
 
     Libraries that write for us raise errors of their own for a full disk, which only say so in
     their text or in what caused them.
     """
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
-        return _cannot_write(error, error.errno)
-    cause: BaseException | None = error
-    while cause is not None:
-        for number in (errno.ENOSPC, errno.EDQUOT):
-            if os.strerror(number) in str(cause):
-                return _cannot_write(cause, number)
-        cause = cause.__cause__ or cause.__context__
+    chain = list(_causes(error))
+    names = [cause.filename for cause in chain if isinstance(cause, OSError) and cause.filename]
+    at = f" at {os.fsdecode(names[0])}" if names and not isinstance(names[0], int) else ""
+    if isinstance(error, OSError) and error.errno is not None:
+        if error.errno in _LOCKED or (error.errno in _NO_SUCH_PLACE and error.filename):
+            return f"cannot write{at}: {os.strerror(error.errno)}"
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        if any(os.strerror(number) in str(cause) for cause in chain):
+            return f"cannot write{at}: {os.strerror(number)}"
     return None
 
 
-def _cannot_write(error: BaseException, number: int) -> str:
-    name = error.filename if isinstance(error, OSError) else None
-    return f"cannot write{f' at {name}' if name else ''}: {os.strerror(number)}"
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, what caused it, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _end(sentence: str, code: int) -> None:

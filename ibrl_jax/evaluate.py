@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ibrl_jax import config as configs
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, notes, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
@@ -18,10 +18,10 @@ def main(argv: Sequence[str], console: Console) -> None:
 
     folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
     config = configs.override(folder.config(), options.overrides)
-    table = assess(folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False))
+    table = assess(folder, config, notes(console))
     sentence = assess_sentence(table)
     folder.summary({"sentence": sentence})
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ class Field:
     def coerce(self, value: Any) -> Any:
         """Whole numbers may stand where fractions are asked for, lists where tuples are."""
         if isinstance(self.default, float) and _is(value, int):
-            return float(value)
+            return _decimal(value)
         if isinstance(self.default, tuple) and isinstance(value, list | tuple):
             decimals = self._item() is float
-            return tuple(float(x) if decimals and _is(x, int) else x for x in value)
+            return tuple(_decimal(x) if decimals and _is(x, int) else x for x in value)
         return value
 
     def _kind(self) -> str:
@@ -76,3 +76,11 @@ class Field:
 def _is(value: Any, kind: type) -> bool:
     """Whether a value is of a kind; true and false are no numbers."""
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _decimal(value: int) -> float:
+    """A whole number as a fraction; one beyond all fractions is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -19,7 +19,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     report = write_report(folder.path)
     sentence = f"the report is {report}"
     folder.summary({"report": report.name, "sentence": sentence})
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

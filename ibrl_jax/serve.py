@@ -66,7 +66,7 @@ def main(argv: Sequence[str], console: Console) -> None:
         paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
         sentence = f"{outcome.end_reason}: {paid} points"
     folder.summary({"sentence": sentence})
-    console.print(sentence, highlight=False)
+    console.print(sentence, highlight=False, markup=False)
 
 
 if __name__ == "__main__":

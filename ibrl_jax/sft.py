@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ibrl_jax import config as configs
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, notes, run
 from ibrl_jax.errors import UserError
 
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str], console: Console) -> None:
 
     domain, speech = build_domain(config), build_speech(config)
     _, folder = start_policy(
-        config, domain, speech, lambda text: console.print(f"[dim]· {text}[/]", highlight=False)
+        config, domain, speech, notes(console)
     )
     assert folder is not None
     about = about_policy(folder)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     )
     found = {key: about[key] for key in ("seed", "steps", "loss", "seconds")}
     write_json(folder / "summary.json", {**found, "sentence": sentence})
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ibrl_jax import config as configs
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, notes, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
@@ -19,19 +19,19 @@ def main(argv: Sequence[str], console: Console) -> None:
     folder = train(config, console)
     sentence = train_sentence(folder)
     folder.summary({"sentence": sentence})
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if options.flag("quickstart"):
         from ibrl_jax.reporting.html import write_report
         from ibrl_jax.trainer.assess import assess, assess_sentence
 
         table = assess(
-            folder, config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False)
+            folder, config, notes(console)
         )
         report = write_report(folder.path)
         sentence = f"{assess_sentence(table)}; see {report}"
         folder.summary({"report": report.name, "sentence": sentence})
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, interrupted="interrupted; the same command goes on from the last checkpoint")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -244,6 +246,10 @@ class _PersonAgent:
         self._seat = seat
         self._conductor = conductor
         self._heard = 0
+        # A file of its own: the interpreter cannot end while a thread reads from sys.stdin itself.
+        self._lines = open(  # noqa: SIM115
+            sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False
+        )
         print(seat.prompt, "\n", sep="", flush=True)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
@@ -253,7 +259,7 @@ class _PersonAgent:
             if turn.role != self._seat.role:
                 print(f"{turn.role}> {turn.text}", flush=True)
         self._heard = len(turns)
-        line = await self._conductor.elsewhere(asyncio.to_thread(self._ask))
+        line = await self._conductor.elsewhere(self._ask())
         if not line:
             raise EOFError("the person left")
         return Utterance(text=line.rstrip("\n"), end="stop")
@@ -261,6 +267,23 @@ class _PersonAgent:
     def close(self) -> None:
         return None
 
-    def _ask(self) -> str:
+    def _ask(self) -> asyncio.Future[str]:
+        """The next line, empty at the end; its thread is a daemon, so Ctrl-C need not wait."""
         print(f"{self._seat.role}> ", end="", flush=True)
-        return sys.stdin.readline()
+        loop, lines = asyncio.get_running_loop(), self._lines
+        answer: asyncio.Future[str] = loop.create_future()
+
+        def settle(line: str) -> None:
+            if not answer.done():
+                answer.set_result(line)
+
+        def read() -> None:
+            try:
+                line = lines.readline()
+            except OSError:  # a terminal that was closed
+                line = ""
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, line)
+
+        threading.Thread(target=read, name="person", daemon=True).start()
+        return answer

@@ -78,17 +78,14 @@ class EndpointSettings:
 
     def __post_init__(self) -> None:
         """Raises UserError for the first field that cannot be meant."""
-        url = urlsplit(self.base_url)
-        self._require(
-            url.scheme in ("http", "https") and bool(url.hostname),
-            "base_url",
-            "an address such as http://127.0.0.1:8000/v1",
-        )
-        if "@" in url.netloc or url.query:
+        if "@" in self.base_url or "?" in self.base_url:
             raise UserError(
                 f"endpoint {self.name!r}: base_url may carry neither credentials nor a query, "
                 "since it is printed; name the key's environment variable in key_env"
             )
+        self._require(
+            _is_address(self.base_url), "base_url", "an address such as http://127.0.0.1:8000/v1"
+        )
         at_least = {
             "temperature": (self.temperature, 0),
             "max_tokens": (self.max_tokens, 1),
@@ -134,3 +131,11 @@ class EndpointSettings:
             for part in field.split("."):
                 value = getattr(value, part)
             raise UserError(f"endpoint {self.name!r}: {field} is {value!r}; it must be {right}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # half an IPv6 address, or a port above 65535
+        return False

@@ -31,6 +31,7 @@ from ibrl_jax.evaluation.statistics import (
 )
 from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
+from ibrl_jax.rewards.types import Failed
 
 HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
 
@@ -215,6 +216,14 @@ def _play_cell(
     played = play(hall, matches)
     if len(played) != len(matches):
         raise RuntimeError(f"{len(played)} dialogues of {len(matches)} asked for")
+    aborted = [t for t in played if any(isinstance(r, Failed) for r in t.rewards.values())]
+    coverage = 1 - len(aborted) / len(played)
+    if coverage < config.rewards.min_coverage:
+        failed = next(r for r in aborted[0].rewards.values() if isinstance(r, Failed))
+        raise UserError(
+            f"only {coverage:.0%} of the dialogues of {policy.label} against {column.name} came to "
+            f"an end, less than config.rewards.min_coverage; the first failure: {failed.reason}"
+        )
     return Cell(trajectories=played, seats=seats, planned=len(matches))
 
 

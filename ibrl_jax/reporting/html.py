@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from ibrl_jax.errors import UserError
 from ibrl_jax.reporting import figures
 from ibrl_jax.reporting.progress import duration
 from ibrl_jax.reporting.runs import Run, read_run, series
@@ -55,8 +57,27 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run: Run) -> str:
     """The page as text."""
-    table = lay_out(run.evaluation) if run.evaluation else None
-    sample = sample_groups(run.dialogues) if run.dialogues else Sample(groups=[], note="")
+    with _damage(run, "evaluation.json"):
+        table = lay_out(run.evaluation) if run.evaluation else None
+    with _damage(run, "dialogues/iter_*.jsonl"):
+        sample = sample_groups(run.dialogues) if run.dialogues else Sample(groups=[], note="")
+    with _damage(run, "metrics.jsonl", "evaluation.json", "dialogues/iter_*.jsonl"):
+        return _page(run, table, sample)
+
+
+@contextmanager
+def _damage(run: Run, *files: str) -> Iterator[None]:
+    """Rows that lack what a report needs, or hold another kind of it, are the user's to know."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, jinja2.UndefinedError) as error:
+        raise UserError(
+            f"{' or '.join(str(run.path / file) for file in files)} is damaged and cannot be laid "
+            f"out ({type(error).__name__}: {error}); restore the file or remove it."
+        ) from error
+
+
+def _page(run: Run, table: Table | None, sample: Sample) -> str:
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = jinja2.Environment(

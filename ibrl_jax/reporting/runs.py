@@ -61,7 +61,13 @@ def read_run(run_dir: Path) -> Run:
     metrics_file = path / "metrics.jsonl"
     by_iteration: dict[int, Mapping[str, Any]] = {}
     if metrics_file.is_file():
-        by_iteration = {int(row["iteration"]): row for row in read_lines(metrics_file, notes)}
+        for number, row in enumerate(read_lines(metrics_file, notes), 1):
+            if not isinstance(row.get("iteration"), int):
+                raise UserError(
+                    f"Row {number} of {metrics_file} names no iteration; "
+                    "remove the line or restore the file."
+                )
+            by_iteration[row["iteration"]] = row
     if not by_iteration:
         raise UserError(
             f"{run_dir} holds no metrics (metrics.jsonl is missing or empty); "

@@ -33,7 +33,7 @@ from ibrl_jax.rl.losses import LossSettings, LossSums, grpo
 Metrics = dict[str, Any]
 
 
-class TrainingError(RuntimeError):
+class TrainingError(UserError):
     """A loss or a gradient was not finite; the parameters are those of the last good update."""
 
 

@@ -10,6 +10,17 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.sampler.programs import Shape
 
 
+_KEYS = {
+    "slots": "an engine's number of slots",
+    "max_length": "config.rollout.max_view_tokens",
+    "rows": "config.engine.rows",
+    "new_tokens": "config.engine.new_tokens",
+    "lengths": "config.engine.lengths",
+    "max_new": "config.rollout.max_new_tokens",
+}
+"""What a message calls each setting: the key that a user changes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
     """Sizes of an engine. Buckets ascend; a call is padded to the smallest that fits."""
@@ -30,17 +41,17 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in ("slots", "max_length", "max_new"):
             if getattr(self, name) < 1:
-                raise UserError(f"sampler.{name} is {getattr(self, name)}; it must be at least 1.")
+                raise UserError(f"{_KEYS[name]} is {getattr(self, name)}; it must be at least 1.")
         for name in ("rows", "new_tokens", "lengths"):
             buckets = getattr(self, name)
             if not buckets or min(buckets) < 1 or list(buckets) != sorted(set(buckets)):
                 raise UserError(
-                    f"sampler.{name} is {buckets}; it must be ascending numbers of at least 1."
+                    f"{_KEYS[name]} is {buckets}; it must be ascending numbers of at least 1."
                 )
         if self.lengths[-1] < self.max_length:
             raise UserError(
-                f"The largest of sampler.lengths is {self.lengths[-1]}; it must be at least "
-                f"sampler.max_length, {self.max_length}."
+                f"The largest of {_KEYS['lengths']} is {self.lengths[-1]}; it must be at least "
+                f"{_KEYS['max_length']}, {self.max_length}."
             )
 
     def shapes(self) -> list[Shape]:

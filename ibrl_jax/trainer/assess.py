@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -16,7 +17,7 @@ from ibrl_jax.evaluation.matches import MEASURES, Contestant, evaluate
 from ibrl_jax.models.params import init_params
 from ibrl_jax.trainer.policies import START, about_policy, load_policy
 from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
-from ibrl_jax.trainer.session import frozen_counterparts
+from ibrl_jax.trainer.session import check_names, frozen_counterparts
 from ibrl_jax.trainer.start import Note
 
 
@@ -30,13 +31,15 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     """
     domain = build_domain(config)
     speech = build_speech(config)
-    if not (folder.policy(START) / "policy.json").is_file():
+    learners = [role for role in domain.roles if config.roles[role].train]
+    if not all((folder.policy(name) / "policy.json").is_file() for name in (START, *learners)):
         raise UserError(
             f"{folder.path} has no policies yet; a run writes them when it ends: "
             "give the same make train command again, and it goes on from its last checkpoint"
         )
+    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
+    check_names(config, cast)
     like = init_params(speech.model.config, 0)
-    learners = [role for role in domain.roles if config.roles[role].train]
     start = "random start" if config.policy.start == "random" else "SFT start"
     contestants = [
         Contestant(
@@ -57,9 +60,9 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
                 partners=_partners(config, role, learners, start),
             )
         )
-    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
     note("compiling")
     cast.warm()
+    played_cells: dict[Path, list[dict[str, Any]]] = {}
 
     def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
         file = (
@@ -68,10 +71,12 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
             / f"{policy}-{column}.jsonl".replace("/", "_").replace(" ", "-")
         )
         rows = [record(t, speech.tokenizer, {}, policy=policy, column=column) for t in played]
-        write_lines(file, rows)
+        played_cells[file] = rows
 
     frozen = frozen_counterparts(config, contestants[0].params, speech)
     table = evaluate(config, cast, contestants, note, keep, partners=frozen)
+    for file, rows in played_cells.items():  # an evaluation that fails leaves the last one whole
+        write_lines(file, rows)
     write_json(folder.path / "evaluation.json", table)
     folder.summary({"evaluation": _headline(table)})
     return table

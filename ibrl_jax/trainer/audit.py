@@ -25,7 +25,7 @@ from ibrl_jax import config as configs
 from ibrl_jax.dialogue.build import build_hall
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, notes, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
 from ibrl_jax.rewards.types import Case, Scored
@@ -262,7 +262,7 @@ def _name(change: Change) -> str:
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("config",))
     config = configs.load(options.get("config", "configs/dond/audit.py"), options.overrides)
-    findings = audit(config, lambda text: console.print(f"[dim]· {text}[/]", highlight=False))
+    findings = audit(config, notes(console))
     table = Table("isolation", "changed, utterances fixed", "of", "after the update", "")
     for f in findings:
         moved = "moves" if f.moved else "the same, bit for bit"
@@ -278,7 +278,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     write_json(folder / "summary.json", found)
     if holding < len(findings):
         raise UserError(sentence)
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Checkpoints:
     """The checkpoints of one run folder."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells its every step
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells its every step
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._manager = ocp.CheckpointManager(

@@ -108,10 +108,10 @@ def about_policy(folder: Path) -> dict[str, Any]:
         about = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{file} cannot be read ({error}); the run writes it when it ends"
+            f"{file} cannot be read ({error}); it is missing or was cut short"
         ) from error
     if not isinstance(about, dict):
-        raise UserError(f"{file} holds no JSON object; the run writes it when it ends")
+        raise UserError(f"{file} holds no JSON object; it was damaged, delete the folder to make it anew")
     return about
 
 

@@ -25,7 +25,7 @@ import orbax.checkpoint as ocp
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, notes, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
 from ibrl_jax.trainer.run import write_json
@@ -153,14 +153,12 @@ def main(argv: Sequence[str], console: Console) -> None:
     kills = options.number("kills", 10)
     rng = generator(options.number("seed", 0), "kills")
     work = Path(tempfile.mkdtemp(prefix="resume-check-"))
+    note = notes(console)
 
     def command(root: Path) -> list[str]:
         length = ["--config.iterations=60", "--config.run.checkpoint_every=3"]
         where = [f"--config={config}", *length, *options.overrides, f"--config.run.root={root}"]
         return [sys.executable, "-m", "ibrl_jax.train", *where]
-
-    def note(text: str) -> None:
-        console.print(f"[dim]· {text}[/]", highlight=False)
 
     def run_in(root: Path) -> Path:
         return next(root.glob("*/seed*/config.json")).parent
@@ -192,7 +190,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     write_json(file, {**vars(tally), "differences": found, "sentence": sentence})
     if found:
         raise UserError(sentence)
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class RunFolder:
 
     def check(self, config: ConfigDict) -> None:
         """Raises UserError if the folder holds a run of another config that got anywhere."""
+        if self.begun and not (self.path / "config.json").is_file():
+            raise UserError(
+                f"{self.path} holds a run without its config.json; restore that file, or choose "
+                "another --config.name or --config.seed"
+            )
         difference = self._difference(config)
         if difference and self.begun:
             key, old, new = difference
@@ -112,17 +117,23 @@ class RunFolder:
         return self.path / "policies" / role
 
     def rewind(self, iteration: int) -> None:
-        """Drop what was recorded of `iteration` and later ones."""
-        if self.metrics.is_file():
-            rows = (line for line in self.metrics.read_text().splitlines(keepends=True))
-            kept = [
-                row
-                for row in rows
-                if row.endswith("\n") and json.loads(row)["iteration"] < iteration
-            ]
+        """Drop what was recorded of `iteration` and later ones.
+
+        Raises:
+            UserError: the rows of earlier iterations are not all there.
+        """
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.is_file() else []
+        kept = [line for line in lines if 0 <= _iteration(line) < iteration]
+        if [_iteration(line) for line in kept] != list(range(iteration)):
+            raise UserError(
+                f"{self.metrics} does not hold one row for each of the {iteration} iterations that "
+                "the checkpoint has; restore it, or choose another --config.name"
+            )
+        if lines:
             write_text(self.metrics, "".join(kept))
         for file in (self.path / "dialogues").glob("iter_*.jsonl"):
-            if int(file.stem.removeprefix("iter_")) >= iteration:
+            number = file.stem.removeprefix("iter_")
+            if number.isdigit() and int(number) >= iteration:
                 file.unlink()
 
     def record(self, row: Mapping[str, Any]) -> None:
@@ -130,8 +141,11 @@ class RunFolder:
         with self.metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def forget_evaluation(self) -> None:
-        """What was measured of an earlier end of this run is no longer its own."""
+    def forget_end(self, learners: Sequence[str]) -> None:
+        """The policies of an earlier end of this run, and what was measured of them, are no longer
+        its own."""
+        for role in learners:
+            shutil.rmtree(self.policy(role), ignore_errors=True)
         (self.path / "evaluation.json").unlink(missing_ok=True)
         file = self.path / "summary.json"
         if file.is_file():
@@ -170,6 +184,14 @@ def write_text(file: Path, text: str) -> None:
         beside.replace(file)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _iteration(line: str) -> int:
+    """The iteration of a line of metrics; -1 for one that was cut short or is none."""
+    try:
+        return int(json.loads(line)["iteration"]) if line.endswith("\n") else -1
+    except (ValueError, KeyError, TypeError):
+        return -1
 
 
 def _difference(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:

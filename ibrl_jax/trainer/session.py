@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
+from rich.markup import escape
 
 from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
@@ -29,6 +30,7 @@ from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params, init_params
 from ibrl_jax.reporting.board import Board, flatten_metrics, transcript_markdown
 from ibrl_jax.reporting.progress import TrainingProgress
+from ibrl_jax.rl.learner import TrainingError
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
@@ -62,7 +64,7 @@ def set_up(config: ConfigDict, note: Note, folder: RunFolder | None = None) -> S
     slots = config.rollout.draws * config.rollout.group
     ledgers = folder.path / "endpoints" if folder else None
     cast = build_cast(config, domain, speech, slots, ledgers)
-    _check_names(config, cast)
+    check_names(config, cast)
     kept = folder.policy(START) if folder and folder.begun else None
     if kept and (kept / "policy.json").is_file():
         start = load_policy(kept, init_params(speech.model.config, 0), speech)
@@ -73,7 +75,7 @@ def set_up(config: ConfigDict, note: Note, folder: RunFolder | None = None) -> S
     return Stage(config=config, domain=domain, speech=speech, start=start, algorithm=algorithm)
 
 
-def _check_names(config: ConfigDict, cast: Cast) -> None:
+def check_names(config: ConfigDict, cast: Cast) -> None:
     """Seat every scripted family that the config names once, and look for room in a view."""
     scenario = evaluation_scenarios(config, cast.domain)[0]
     names = [f"scripted:{family}" for family in config.sft.families]
@@ -132,7 +134,7 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
     """
 
     def note(text: str) -> None:
-        console.print(f"[dim]· {text}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[dim]· {escape(text)}[/]", highlight=False, soft_wrap=True)
 
     folder = RunFolder.of(config)
     folder.check(config)
@@ -143,16 +145,18 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
         stopped = False
         try:
             if checkpoints.restore(algorithm):
-                note(f"going on from iteration {algorithm.iteration}")
+                note(f"going on from iteration {algorithm.iteration} of {config.iterations}")
+            began = folder.begun
             folder.claim(config)
             folder.rewind(algorithm.iteration)
-            save_policy(folder.policy(START), stage.start, stage.speech, {"source": START})
+            about = {"source": START}
+            save_policy(folder.policy(START), stage.start, stage.speech, about, keep=began)
             if algorithm.iteration < config.iterations:
-                folder.forget_evaluation()
+                folder.forget_end(algorithm.learners)
                 note("compiling")
-                began = time.perf_counter()
+                at = time.perf_counter()
                 algorithm.warm()
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - at
                 note(f"compiled {algorithm.compilations} programs in {seconds:.1f} s")
                 stopped = _iterate(stage, folder, checkpoints, console)
         finally:
@@ -199,6 +203,8 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
         while algorithm.iteration < config.iterations and not stop.asked:
             try:
                 done = algorithm.iterate()
+            except TrainingError:  # another role may have moved: the last checkpoint counts
+                raise
             except UserError:  # before any update: nothing that was finished is lost
                 checkpoints.save(algorithm)
                 raise

@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.domains.base import Domain
+from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params, init_params
 from ibrl_jax.models.score import score
@@ -101,6 +102,11 @@ def supervise(
             recent = float(np.mean(jax.device_get(losses[-100:])))
             note(f"supervised step {index + 1}/{sft.steps}: loss {recent:.3f}")
     final = float(np.mean(jax.device_get(losses[-50:])))
+    if not np.isfinite(final):
+        raise UserError(
+            f"the supervised start came to a loss of {final}; config.sft.learning_rate = "
+            f"{sft.learning_rate:g} is too high, or config.sft.steps too many"
+        )
     seconds = time.perf_counter() - began
     about = {"source": "sft", "seed": seed, "steps": sft.steps, "loss": final, "seconds": seconds}
     return params, about

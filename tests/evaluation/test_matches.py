@@ -326,7 +326,9 @@ def test_the_table_names_the_settings_that_made_it(whole) -> None:
 
 def test_a_missing_result_is_coverage_and_no_zero(cast: FakeCast) -> None:
     """Half of the dialogues fail: the shares are over the others, and the cell says so."""
-    table, kept = run(cast, settings(["fair", "api:shaky"]), "SFT start")
+    config = settings(["fair", "api:shaky"])
+    config.rewards.min_coverage = 0.0
+    table, kept = run(cast, config, "SFT start")
     cell = table["rows"][0]["cells"]["shaky"]
     aborted = [t for t in kept["SFT start", "shaky"] if t.outcome.end_reason == "aborted"]
     assert 0 < len(aborted) < 24
@@ -342,7 +344,9 @@ def test_a_missing_result_is_coverage_and_no_zero(cast: FakeCast) -> None:
 
 
 def test_a_cell_without_any_result_is_empty_and_no_zero(cast: FakeCast) -> None:
-    table, _ = run(cast, settings(["api:down"]))
+    config = settings(["api:down"])
+    config.rewards.min_coverage = 0.0
+    table, _ = run(cast, config)
     for row in table["rows"]:
         cell = row["cells"]["down"]
         assert (cell["n"], cell["planned"], cell["coverage"]) == (0, 24, 0.0)
@@ -381,3 +385,9 @@ def test_without_resampling_a_dialogue_with_a_refused_turn_is_no_agreement(whole
             assert cell["first_try_expected_utility"] <= cell["expected_utility"] + 1e-9
             if not cell["retries"]:
                 assert cell["first_try_agreement"] == pytest.approx(cell["agreement"])
+
+
+def test_a_counterpart_that_does_not_answer_ends_the_evaluation(cast: FakeCast) -> None:
+    """A table of the few dialogues that ended before it spoke would be a biased one."""
+    with pytest.raises(UserError, match=r"only 0% of the dialogues of SFT start against down"):
+        run(cast, settings(["api:down"]))

@@ -98,8 +98,12 @@ def load_rows(folder: str | Path, split: str) -> list[Row]:
     path = folder / f"{split}.txt"
     if not path.is_file():
         raise UserError(f"{path} is missing; dond.data_dir needs train.txt, val.txt and test.txt.")
-    with path.open(encoding="utf-8") as file:
-        rows = [_parse_row(text, path, line) for line, text in enumerate(file, 1) if text.strip()]
+    try:
+        with path.open(encoding="utf-8") as file:
+            lines = enumerate(file, 1)
+            rows = [_parse_row(text, path, line) for line, text in lines if text.strip()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text ({error.reason}); {_EXPECTED}.") from error
     if not rows:
         raise UserError(f"{path} holds no rows; {_EXPECTED}.")
     return rows

@@ -47,7 +47,7 @@ class PromptTemplate:
 def load_prompt(name: str) -> PromptTemplate:
     """`full`, `short`, or the path of a folder with a `role.txt`.
 
-    Raises UserError if there is no such file, if it lacks `{parsed}`, or if it has an unknown
+    Raises UserError if there is no such file, if it is no UTF-8, if it lacks `{parsed}`, or if it has an unknown
     placeholder.
     """
     if name in BUILT_IN:
@@ -59,7 +59,12 @@ def load_prompt(name: str) -> PromptTemplate:
                 f"dond.prompt is {name!r}, but {path} does not exist; use full, short, or a folder "
                 f"that holds a {USER_FILE}."
             )
-    text = path.read_text(encoding="utf-8").strip()
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is no UTF-8 text ({error.reason}); a prompt is a text file in UTF-8."
+        ) from error
     found = _PLACEHOLDER.findall(text)
     if "parsed" not in found:
         raise UserError(
