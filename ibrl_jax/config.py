@@ -77,7 +77,9 @@ SCHEMA: dict[str, Any] = {
         "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
     },
     "policy": {
-        "preset": Field("qwen3_tiny", "the network, by name", choices=("qwen3_tiny", "qwen3_micro")),
+        "preset": Field(
+            "qwen3_tiny", "the network, by name", choices=("qwen3_tiny", "qwen3_micro")
+        ),
         "tokenizer": Field("embedded", "`embedded`, or the path of a sentencepiece model"),
         "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
         "start": Field(

@@ -1,7 +1,8 @@
 """What every command has in common: its options, and how it ends.
 
 A user's mistake is one sentence on standard error and exit code 2, and so is a disk that is full or
-locked and a path that cannot be; Ctrl-C is 130; anything else that goes wrong is a fault of ours and shows its traceback.
+locked and a path that cannot be; Ctrl-C is 130; anything else that goes wrong is a fault of ours
+and shows its traceback.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from rich.console import Console
 
 from ibrl_jax import host
 from ibrl_jax.errors import UserError
-
 
 _LOCKED = (errno.EACCES, errno.EROFS)
 _NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)

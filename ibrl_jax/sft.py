@@ -25,9 +25,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     from ibrl_jax.trainer.start import start_policy
 
     domain, speech = build_domain(config), build_speech(config)
-    _, folder = start_policy(
-        config, domain, speech, notes(console)
-    )
+    _, folder = start_policy(config, domain, speech, notes(console))
     assert folder is not None
     about = about_policy(folder)
     sentence = (

@@ -24,9 +24,7 @@ def main(argv: Sequence[str], console: Console) -> None:
         from ibrl_jax.reporting.html import write_report
         from ibrl_jax.trainer.assess import assess, assess_sentence
 
-        table = assess(
-            folder, config, notes(console)
-        )
+        table = assess(folder, config, notes(console))
         report = write_report(folder.path)
         sentence = f"{assess_sentence(table)}; see {report}"
         folder.summary({"report": report.name, "sentence": sentence})

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ibrl_jax import entry
 from ibrl_jax.config import load, to_dict
@@ -261,18 +262,18 @@ def test_what_was_written_before_a_failure_is_whole(results: dict[str, Result]) 
 @pytest.fixture
 def ending(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[BaseException | None], tuple[object, str]]:
+) -> Callable[..., tuple[object, str]]:
     """`ending(error)`: the exit code and the standard error of a command that raises it."""
     monkeypatch.setattr(entry.host, "prepare", lambda: None)
     monkeypatch.setattr(sys, "argv", ["command"])
 
-    def end(error: BaseException | None) -> tuple[object, str]:
+    def end(error: BaseException | None, **options: str) -> tuple[object, str]:
         def main(argv: object, console: object) -> None:
             if error is not None:
                 raise error
 
         with pytest.raises(SystemExit) as caught:
-            entry.run(main)
+            entry.run(main, **options)
         return caught.value.code, capsys.readouterr().err
 
     return end
@@ -299,10 +300,24 @@ def test_a_disk_that_is_full_or_locked_is_a_users_to_mend(ending) -> None:
         )
 
 
+def test_a_path_that_cannot_be_is_named(ending) -> None:
+    for number in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        code, err = ending(OSError(number, os.strerror(number), "runs/mini"))
+        assert code == 2
+        assert err.startswith(f"cannot write at runs/mini: {os.strerror(number)}")
+        assert err.count("\n") == 1
+
+
+def test_notes_are_no_markup() -> None:
+    out = io.StringIO()
+    entry.notes(Console(file=out))("runs/[/red]/[bold]x")
+    assert out.getvalue() == "· runs/[/red]/[bold]x\n"
+
+
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(ending) -> None:
-    code, err = ending(KeyboardInterrupt())
-    assert code == 130
-    assert "the same command goes on from the last checkpoint" in err
+    assert ending(KeyboardInterrupt()) == (130, "interrupted\n")
+    code, err = ending(KeyboardInterrupt(), interrupted="goes on from the last checkpoint")
+    assert (code, err) == (130, "goes on from the last checkpoint\n")
     code, err = ending(KeyboardInterrupt("stopped after iteration 3"))
     assert (code, err) == (130, "stopped after iteration 3\n")
 

@@ -205,6 +205,12 @@ def test_a_typo_in_a_file_is_told_what_was_meant(tmp_path: Path) -> None:
         ("dond.split_fractions=thirds", "a list of numbers"),
         ("sft.families=3", "a list of names"),
         ("evaluation.split=train", "one of val, test"),
+        ("policy.preset=qwen3_8b", "one of qwen3_tiny, qwen3_micro"),
+        ("sft.seed=2000000000", "at most 1e+09"),
+        ("optimiser.b1=1.0", "at most 0.99999"),
+        ("optimiser.b2=1", "at most 0.99999"),
+        ("loss.constant=1" + 400 * "0", "finite"),
+        ("dond.split_fractions=(1" + 400 * "0" + ",0,0)", "finite"),
     ],
 )
 def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, right: str) -> None:
@@ -241,6 +247,10 @@ def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, r
         (["sft.families=()"], "must name a scripted teacher"),
         (["name="], "the name of a folder"),
         (["name=../elsewhere"], "the name of a folder"),
+        (["name=a\\b"], "config.name must be a path without a backslash"),
+        (["run.root=runs\0"], "config.run.root must be a path without a NUL byte"),
+        (["name=" + 101 * "é"], "config.name must have names of at most 200 bytes, not the 202"),
+        (["run.root=a/" + 201 * "b"], "config.run.root must have names of at most 200 bytes"),
         (["roles.agent1.counterpart=conceder"], "frozen:... or scripted:... or api:..."),
         (["roles.agent1.counterpart=scripted:"], "which is no counterpart"),
         (["roles.agent1.counterpart=api:friend"], "config.endpoints has no 'friend'"),
@@ -283,6 +293,20 @@ def test_a_value_of_another_kind_in_a_file_is_one_sentence(tmp_path: Path) -> No
         "config.rollout.group = 1": "at least 2",
     }.items():
         assert why in refused(path=written(tmp_path, line))
+
+
+def test_a_value_where_a_group_must_stand_is_one_sentence(tmp_path: Path) -> None:
+    for line, key in {
+        "config.endpoints = None": "endpoints",
+        "config.rollout = None": "rollout",
+        "config.endpoints.friend = 'http://a.b/v1'": "endpoints.friend",
+    }.items():
+        path = written(tmp_path, line)
+        for options in ([], ["endpoints.friend.model=small"]):
+            sentence = refused(*options, path=path)
+            assert f"config.{key} must be a group of settings, not" in sentence
+    with pytest.raises(UserError, match="config.rollout must be a group of settings, not 3"):
+        check(ConfigDict({**to_dict(load(MINI)), "rollout": 3}))
 
 
 def test_a_config_without_a_key_is_told_where_to_start() -> None:

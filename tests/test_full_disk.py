@@ -61,6 +61,13 @@ def test_every_librarys_way_to_say_so_is_one_sentence(name: str, monkeypatch, ca
     assert err.endswith("; what was saved before is whole\n")
 
 
+def test_the_place_is_named_where_any_error_of_the_chain_knows_it(monkeypatch, capsys) -> None:
+    def main(argv: object, console: object) -> None:
+        raise ValueError(f"RESOURCE_EXHAUSTED: {FULL}") from OSError(errno.ENOSPC, FULL, "runs/a")
+
+    assert ended(main, monkeypatch, capsys).startswith(f"cannot write at runs/a: {FULL}")
+
+
 def test_a_write_that_finds_no_space_names_its_file_and_keeps_the_old_one(
     tmp_path: Path, monkeypatch, capsys
 ) -> None:

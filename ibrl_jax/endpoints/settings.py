@@ -78,7 +78,8 @@ class EndpointSettings:
 
     def __post_init__(self) -> None:
         """Raises UserError for the first field that cannot be meant."""
-        if "@" in self.base_url or "?" in self.base_url:
+        host = self.base_url.rpartition("//")[2].partition("/")[0]
+        if "@" in host or "?" in self.base_url:
             raise UserError(
                 f"endpoint {self.name!r}: base_url may carry neither credentials nor a query, "
                 "since it is printed; name the key's environment variable in key_env"

@@ -9,7 +9,6 @@ from typing import Literal
 from ibrl_jax.errors import UserError
 from ibrl_jax.sampler.programs import Shape
 
-
 _KEYS = {
     "slots": "an engine's number of slots",
     "max_length": "config.rollout.max_view_tokens",

@@ -111,7 +111,9 @@ def about_policy(folder: Path) -> dict[str, Any]:
             f"{file} cannot be read ({error}); it is missing or was cut short"
         ) from error
     if not isinstance(about, dict):
-        raise UserError(f"{file} holds no JSON object; it was damaged, delete the folder to make it anew")
+        raise UserError(
+            f"{file} holds no JSON object; it was damaged, delete the folder to make it anew"
+        )
     return about
 
 

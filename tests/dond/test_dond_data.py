@@ -100,6 +100,14 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, bad, message):
         load_rows(write(tmp_path, row(A, B, DEAL), bad), "train")
 
 
+def test_a_file_that_is_no_utf_8_is_named_with_what_is_expected(tmp_path):
+    write(tmp_path, row(A, B, DEAL))
+    file = tmp_path / "train.txt"
+    file.write_bytes(file.read_bytes() + b"\xff\xfe\n")
+    with pytest.raises(UserError, match=r"train\.txt is no UTF-8 text .*a row is <input>"):
+        load_rows(tmp_path, "train")
+
+
 def settings(folder, mode: TestMode = "test200x5"):
     return DondSettings(
         horizon_turns=20,

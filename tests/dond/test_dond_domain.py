@@ -158,6 +158,9 @@ def test_a_users_prompt_is_read_from_his_folder_and_checked(tmp_path):
     file.write_text("{parsed} {values}")
     with pytest.raises(UserError, match=r"role\.txt has the unknown placeholder \{values\}"):
         build(prompt=str(tmp_path))
+    file.write_bytes(b"{parsed} \xff")
+    with pytest.raises(UserError, match=r"role\.txt is no UTF-8 text"):
+        build(prompt=str(tmp_path))
     with pytest.raises(UserError, match=r"role\.txt does not exist; use full, short"):
         build(prompt=str(tmp_path / "none"))
 

@@ -117,6 +117,24 @@ def test_run_without_metrics_is_refused_and_leaves_no_file(tmp_path):
     assert not list(folder.glob("report*"))
 
 
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("metrics.jsonl", "{}\n"),
+        ("metrics.jsonl", '{"iteration": 1, "roles": 3}\n'),
+        ("evaluation.json", '{"columns": []}'),
+        ("dialogues/iter_000001.jsonl", "{}\n"),
+    ],
+)
+def test_rows_that_lack_what_a_report_needs_are_the_users_to_know(tmp_path, file, text):
+    folder = build(tmp_path, iterations=1)
+    (folder / file).write_text(text)
+    with pytest.raises(UserError, match=file.partition("/")[0]) as caught:
+        write_report(folder)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "report.html").exists()
+
+
 def test_table_shows_coverage_intervals_and_the_best_of_each_column(page):
     table = re.search(r'<table class="result">.*?</table>', page, re.DOTALL)
     assert table

@@ -23,12 +23,12 @@ def test_only_shapes_that_can_occur_are_listed():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (dict(slots=0), "slots"),
-        (dict(rows=()), "rows"),
+        (dict(slots=0), "slots is 0"),
+        (dict(rows=()), r"config\.engine\.rows is \(\)"),
         (dict(rows=(4, 1)), "rows"),
-        (dict(new_tokens=(8, 8)), "new_tokens"),
-        (dict(lengths=(0, 64)), "lengths"),
-        (dict(lengths=(16, 63)), "max_length"),
+        (dict(new_tokens=(8, 8)), r"config\.engine\.new_tokens"),
+        (dict(lengths=(0, 64)), r"config\.engine\.lengths"),
+        (dict(lengths=(16, 63)), r"config\.rollout\.max_view_tokens, 64"),
     ],
 )
 def test_impossible_buckets_are_named(change, says):

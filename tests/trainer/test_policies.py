@@ -162,6 +162,9 @@ def test_a_missing_or_another_tokenizer_is_refused(folder: Path, speech: Speech)
 def test_a_damaged_policy_json_is_refused(folder: Path, speech: Speech, text: str) -> None:
     (folder / "policy.json").write_bytes(text.encode(errors="surrogateescape"))
     refused(folder, speech, r"policy\.json (cannot be read|holds no JSON object)")
+    with pytest.raises(UserError) as caught:
+        about_policy(folder)
+    assert "when it ends" not in str(caught.value)
 
 
 def test_tensors_of_another_shape_type_or_name_are_refused(folder: Path, speech: Speech) -> None:

@@ -92,12 +92,14 @@ def load_rows(folder: str | Path, split: str) -> list[Row]:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            f"dond.data_dir {folder} is not a folder; name the one that holds the original "
+            f"config.dond.data_dir {folder} is not a folder; name the one that holds the original "
             "train.txt, val.txt and test.txt, or leave it unset to enumerate scenarios."
         )
     path = folder / f"{split}.txt"
     if not path.is_file():
-        raise UserError(f"{path} is missing; dond.data_dir needs train.txt, val.txt and test.txt.")
+        raise UserError(
+            f"{path} is missing; config.dond.data_dir needs train.txt, val.txt and test.txt."
+        )
     try:
         with path.open(encoding="utf-8") as file:
             lines = enumerate(file, 1)

@@ -184,7 +184,7 @@ def _load_splits(settings: DondSettings) -> dict[str, Sequence[Scenario]]:
     if settings.test_mode == "rows1000":
         if len(rows["test"]) < ROWS_1000:
             raise UserError(
-                f"dond.test_mode=rows1000 needs {ROWS_1000} rows in the test file of "
+                f"config.dond.test_mode=rows1000 needs {ROWS_1000} rows in the test file of "
                 f"{settings.data_dir}, which has {len(rows['test'])}."
             )
         test: Sequence[Scenario] = rows["test"][:ROWS_1000]
@@ -200,7 +200,8 @@ def _load_splits(settings: DondSettings) -> dict[str, Sequence[Scenario]]:
 def _check(settings: DondSettings) -> None:
     if settings.horizon_turns < 3:
         raise UserError(
-            f"dond.horizon_turns is {settings.horizon_turns}; a try and two selections need 3."
+            f"config.dond.horizon_turns is {settings.horizon_turns}; "
+            "a try and two selections need 3."
         )
     for field, value, legal in (
         ("select_rule", settings.select_rule, ("any_try", "last_try")),
@@ -208,11 +209,13 @@ def _check(settings: DondSettings) -> None:
         ("test_mode", settings.test_mode, ("test200x5", "rows1000")),
     ):
         if value not in legal:
-            raise UserError(f"dond.{field} is {value!r}; it must be one of {', '.join(legal)}.")
+            raise UserError(
+                f"config.dond.{field} is {value!r}; it must be one of {', '.join(legal)}."
+            )
     if settings.penalty_malformed < 0:
         raise UserError(
-            f"dond.penalty_malformed is {settings.penalty_malformed}; it is subtracted, so it must "
-            "be 0 or more."
+            f"config.dond.penalty_malformed is {settings.penalty_malformed}; "
+            "it is subtracted, so it must be 0 or more."
         )
     if not 2 <= settings.max_count <= 5:
-        raise UserError(f"dond.max_count is {settings.max_count}; it must be 2 to 5.")
+        raise UserError(f"config.dond.max_count is {settings.max_count}; it must be 2 to 5.")

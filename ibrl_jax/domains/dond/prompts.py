@@ -47,8 +47,8 @@ class PromptTemplate:
 def load_prompt(name: str) -> PromptTemplate:
     """`full`, `short`, or the path of a folder with a `role.txt`.
 
-    Raises UserError if there is no such file, if it is no UTF-8, if it lacks `{parsed}`, or if it has an unknown
-    placeholder.
+    Raises UserError if there is no such file, if it is no UTF-8, if it lacks `{parsed}`, or if it
+    has an unknown placeholder.
     """
     if name in BUILT_IN:
         path = Path(__file__).parent / "prompts" / f"{name}.txt"
@@ -56,8 +56,8 @@ def load_prompt(name: str) -> PromptTemplate:
         path = Path(name) / USER_FILE
         if not path.is_file():
             raise UserError(
-                f"dond.prompt is {name!r}, but {path} does not exist; use full, short, or a folder "
-                f"that holds a {USER_FILE}."
+                f"config.dond.prompt is {name!r}, but {path} does not exist; "
+                f"use full, short, or a folder that holds a {USER_FILE}."
             )
     try:
         text = path.read_text(encoding="utf-8").strip()

@@ -96,8 +96,8 @@ def enumerated_splits(
     """
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
         raise UserError(
-            f"dond.split_fractions is {tuple(fractions)}; it needs three positive shares (train, "
-            "val, test) that add up to 1."
+            f"config.dond.split_fractions is {tuple(fractions)}; "
+            "it needs three positive shares (train, val, test) that add up to 1."
         )
     parts: dict[str, list[Scenario]] = {split: [] for split in SPLITS}
     for scenario in enumerate_ordered(max_count):
@@ -107,8 +107,8 @@ def enumerated_splits(
     for split, scenarios in parts.items():
         if not scenarios:
             raise UserError(
-                f"dond.split_fractions {tuple(fractions)} leave no scenario in {split} with "
-                f"dond.max_count={max_count}; give {split} a larger share."
+                f"config.dond.split_fractions {tuple(fractions)} leave no scenario in {split} with "
+                f"config.dond.max_count={max_count}; give {split} a larger share."
             )
     return {split: tuple(scenarios) for split, scenarios in parts.items()}
 
