@@ -19,7 +19,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
     config = configs.override(folder.config(), options.overrides)
     table = assess(folder, config, notes(console))
-    sentence = assess_sentence(table)
+    sentence = f"{assess_sentence(table)}; make report RUN={folder.path} shows it"
     folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

@@ -36,6 +36,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     other = next(role for role in roles if role != seat)
     policy = other if config.roles[other].train else next(r for r in roles if config.roles[r].train)
     cast = build_cast(config, domain, speech, slots=1)
+    folder.need_policies([policy])
     params = load_policy(folder.policy(policy), init_params(speech.model.config, 0), speech)
     cast.load(other, "play", params)
     ref = PolicyRef(id=policy, seat="frozen", version=0)

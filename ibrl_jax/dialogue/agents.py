@@ -250,7 +250,7 @@ class _PersonAgent:
         self._lines = open(  # noqa: SIM115
             sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False
         )
-        print(seat.prompt, "\n", sep="", flush=True)
+        print(seat.prompt, "\n\n(end of input, Ctrl-D, leaves)\n", sep="", flush=True)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
         if attempt:

@@ -115,13 +115,15 @@ def headline(run: Run, table: Table | None) -> str:
     after = f"After {done} iteration{'' if done == 1 else 's'}"
     held = _held_out(table) if table else None
     if held and (now := _mean(held.trained, held.columns, "agreement")) is not None:
-        text = f"{after}, {held.trained[0].policy} agrees in {percent(now)}% of dialogues "
-        text += f"with {held.whom}"
+        names = list(dict.fromkeys(row.policy for row in held.trained))
+        who = f"{names[0]} agrees" if len(names) == 1 else f"{' and '.join(names)} on average agree"
+        text = f"{after}, {who} in {percent(now)}% of dialogues with {held.whom}"
         was = _mean(held.start, held.columns, "agreement")
         if was is not None:
             gap = 100 * (now - was)
             how = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
-            text += f", {how if abs(gap) >= 0.05 else 'no more and no less than'} its start"
+            whose = "its" if len(names) == 1 else "their"
+            text += f", {how if abs(gap) >= 0.05 else 'no more and no less than'} {whose} start"
         utility = [_mean(rows, held.columns, "expected_utility") for rows in held.sides]
         if utility[0] is not None and utility[1] is not None:
             moved = "rises" if utility[1] > utility[0] else "falls"
@@ -151,7 +153,7 @@ class _HeldOut:
 
 
 def _held_out(table: Table) -> _HeldOut | None:
-    """The rows of the start and of the first trained policy, over held-out counterparts if any."""
+    """The rows of the start and of the trained policies, over held-out counterparts if any."""
     starts = [row for row in table.rows if "start" in row.policy.lower()]
     others = [row for row in table.rows if row not in starts]
     if not others:
@@ -159,7 +161,7 @@ def _held_out(table: Table) -> _HeldOut | None:
     held = [i for i, column in enumerate(table.columns) if column.kind == "held-out"]
     return _HeldOut(
         start=starts,
-        trained=[row for row in others if row.policy == others[0].policy],
+        trained=others,
         columns=held or list(range(len(table.columns))),
         whom="held-out counterparts" if held else "the counterparts it was evaluated with",
     )

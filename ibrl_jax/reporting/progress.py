@@ -30,6 +30,7 @@ class TrainingProgress:
     def __init__(self, *, total: int, done: int, every: int, console: Console):
         self._total, self._done, self._every, self._console = total, done, every, console
         self._recent: deque[float] = deque(maxlen=_WINDOW)
+        self._kl: dict[str, Any] = {}
         self._bar: Progress | None = None
         if console.is_terminal:
             self._bar = Progress(
@@ -65,6 +66,7 @@ class TrainingProgress:
     def update(self, row: Mapping[str, Any]) -> None:
         """An iteration is over; `row` is its row of metrics.jsonl."""
         self._done += 1
+        row = self._with_last_kl(row)
         self._recent.append(float(row["seconds"]["total"]))
         left = self.left()
         if self._bar:
@@ -78,6 +80,13 @@ class TrainingProgress:
                 markup=False,
                 soft_wrap=True,
             )
+
+    def _with_last_kl(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row, with the last known KL of each role that did not update in it."""
+        roles = row.get("roles", {})
+        self._kl |= {role: values["kl"] for role, values in roles.items() if "kl" in values}
+        known = {r: {**v, "kl": self._kl[r]} if r in self._kl else v for r, v in roles.items()}
+        return {**row, "roles": known}
 
     def left(self) -> str:
         """The time left by the median of the last iterations; one that compiled moves it little."""

@@ -12,7 +12,6 @@ from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
-from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.matches import MEASURES, Contestant, evaluate
 from ibrl_jax.models.params import init_params
 from ibrl_jax.trainer.policies import START, about_policy, load_policy
@@ -32,11 +31,7 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     domain = build_domain(config)
     speech = build_speech(config)
     learners = [role for role in domain.roles if config.roles[role].train]
-    if not all((folder.policy(name) / "policy.json").is_file() for name in (START, *learners)):
-        raise UserError(
-            f"{folder.path} has no policies yet; a run writes them when it ends: "
-            "give the same make train command again, and it goes on from its last checkpoint"
-        )
+    folder.need_policies((START, *learners))
     cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
     check_names(config, cast)
     like = init_params(speech.model.config, 0)

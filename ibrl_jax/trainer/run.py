@@ -116,6 +116,14 @@ class RunFolder:
     def policy(self, role: str) -> Path:
         return self.path / "policies" / role
 
+    def need_policies(self, names: Iterable[str]) -> None:
+        """Raises UserError unless the run has ended and left these policies."""
+        if not all((self.policy(name) / "policy.json").is_file() for name in names):
+            raise UserError(
+                f"{self.path} has no policies yet; a run writes them when it ends: give the same "
+                "make train command again, and it goes on from its last checkpoint"
+            )
+
     def rewind(self, iteration: int) -> None:
         """Drop what was recorded of `iteration` and later ones.
 

@@ -37,6 +37,8 @@ def talk() -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout is not None
         assert process.stdout.readline() == b"rules\n"
         assert process.stdout.readline() == b"\n"
+        assert b"Ctrl-D" in process.stdout.readline()
+        assert process.stdout.readline() == b"\n"
         assert process.stdout.read(8) == b"agent1> "
         yield process
         process.kill()
