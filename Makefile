@@ -98,7 +98,7 @@ $(PY):
 # The packages go by on one line of the terminal; all that pip said stays in .venv/install.log.
 define install
 echo 'setting up .venv from $(1)'; \
-{ $(PY) -m pip install --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
+{ $(PY) -m pip install --no-compile --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
   echo "pip ended with $$?"; } | tee .venv/install.log | { \
   code=1; test -t 1 && line_start='\r\033[K' || line_start=; \
   while IFS= read -r line; do case "$$line" in \
