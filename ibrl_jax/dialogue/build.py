@@ -60,6 +60,11 @@ def build_endpoints(config: ConfigDict, ledgers: Path | None) -> dict[str, Endpo
     }
 
 
+def at_once(config: ConfigDict) -> int:
+    """Dialogues that go on at a time: those of one iteration, in evaluations too."""
+    return config.rollout.draws * config.rollout.group
+
+
 def build_cast(
     config: ConfigDict, domain: Domain, speech: Speech, slots: int, ledgers: Path | None = None
 ) -> Cast:

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.agents import Speaker
-from ibrl_jax.dialogue.build import build_hall
+from ibrl_jax.dialogue.build import at_once, build_hall
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.loop import Match, play
 from ibrl_jax.dialogue.trajectory import Trajectory
@@ -211,7 +211,7 @@ def _play_cell(
         config,
         cast.domain,
         retries=config.evaluation.retries,
-        concurrency=config.rollout.draws * config.rollout.group,
+        concurrency=at_once(config),
     )
     played = play(hall, matches)
     if len(played) != len(matches):

@@ -26,7 +26,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.agents import Speaker
-from ibrl_jax.dialogue.build import build_hall
+from ibrl_jax.dialogue.build import at_once, build_hall
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.loop import Match, play
 from ibrl_jax.dialogue.trajectory import Trajectory
@@ -93,7 +93,7 @@ class Algorithm:
             config,
             cast.domain,
             retries=config.rollout.retries,
-            concurrency=config.rollout.draws * config.rollout.group,
+            concurrency=at_once(config),
         )
         self._frozen = dict(frozen)
         for role in self.roles:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
+from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_speech
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
@@ -32,7 +32,7 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     speech = build_speech(config)
     learners = [role for role in domain.roles if config.roles[role].train]
     folder.need_policies((START, *learners))
-    cast = build_cast(config, domain, speech, slots=config.rollout.draws * config.rollout.group)
+    cast = build_cast(config, domain, speech, at_once(config))
     check_names(config, cast)
     like = init_params(speech.model.config, 0)
     start = "random start" if config.policy.start == "random" else "SFT start"

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.markup import escape
 
-from ibrl_jax.dialogue.build import build_cast, build_domain, build_speech
+from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.domains.base import Domain
+from ibrl_jax.entry import notes
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.matches import columns_of, evaluation_scenarios
 from ibrl_jax.identity import generator
@@ -61,9 +61,8 @@ def set_up(config: ConfigDict, note: Note, folder: RunFolder | None = None) -> S
     """
     domain = build_domain(config)
     speech = build_speech(config)
-    slots = config.rollout.draws * config.rollout.group
     ledgers = folder.path / "endpoints" if folder else None
-    cast = build_cast(config, domain, speech, slots, ledgers)
+    cast = build_cast(config, domain, speech, at_once(config), ledgers)
     check_names(config, cast)
     kept = folder.policy(START) if folder and folder.begun else None
     if kept and (kept / "policy.json").is_file():
@@ -132,10 +131,7 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
         TrainingError: a loss or gradient was not finite.
         Stopped: Ctrl-C; what was finished is saved.
     """
-
-    def note(text: str) -> None:
-        console.print(f"[dim]· {escape(text)}[/]", highlight=False, soft_wrap=True)
-
+    note = notes(console)
     folder = RunFolder.of(config)
     folder.check(config)
     with folder.lock():
