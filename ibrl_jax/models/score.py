@@ -15,13 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
+from ibrl_jax.models.lora import variables
 from ibrl_jax.models.params import Params
 
 
 def score(
     model: Decoder,
-    params: Params,
+    trained: Params,
+    frozen: Params | None,
     ids: jax.Array,
     positions: jax.Array,
     segment_ids: jax.Array | None,
@@ -33,18 +35,19 @@ def score(
     Both are float32, and 0 where nothing was predicted: a segment's first token, and padding.
 
     Args:
+        trained, frozen: see `ibrl_jax.models.lora`.
         ids, positions: [B, T].
         segment_ids: [B, T], 0 is padding; None: one segment a row.
         temperature: a scalar above 0; may be traced.
         chunk: positions a row whose logits exist at once; static.
     """
-    variables = {"params": params}
-    hidden: Any = model.apply(variables, ids, positions, segment_ids)
+    values = variables(trained, frozen)
+    hidden: Any = model.apply(values, ids, positions, segment_ids)
     given, targets = hidden[:, :-1], ids[:, 1:]  # [B, T-1, D], [B, T-1]
 
     @jax.checkpoint
     def piece(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logits: Any = model.apply(variables, hidden, method=Decoder.logits)
+        logits: Any = model.apply(values, hidden, method=Decoder.logits)
         logits = logits / temperature
         return logp_and_entropy(logits, targets)
 

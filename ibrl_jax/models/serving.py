@@ -2,7 +2,8 @@
 
 Training scans over stacked layers. A scan that carried caches would copy each layer's cache, and
 slice each layer's parameters, at every decode step; here each layer has arrays of its own, cut out
-once when the parameters are handed over.
+once when the parameters are handed over. A frozen base under adapters is not copied: all policies
+share its stacked arrays, and a program cuts its layers out of them itself.
 """
 
 from __future__ import annotations
@@ -13,18 +14,30 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ibrl_jax.models.cache import KVCache
+from ibrl_jax.models.attention import Context
+from ibrl_jax.models.cache import Cache
 from ibrl_jax.models.config import ModelConfig
-from ibrl_jax.models.dense import Block, Context, Decoder, rotation
+from ibrl_jax.models.decoder import Block, Decoder
+from ibrl_jax.models.layers import rotation
+from ibrl_jax.models.lora import FULL_PRECISION
 from ibrl_jax.models.params import Params
 
 
 @struct.dataclass
 class ServingParams:
-    """A copy of a model's parameters: `outer` is all but the layers, which are one tree each."""
+    """Parameters laid out layer by layer: `outer` is all but the layers."""
 
     outer: Params
     layers: tuple[Params, ...]
+    adapters: tuple[Params, ...] | None  # of the layers, where there are any
+
+
+@struct.dataclass
+class Adapted:
+    """A shared base, stacked as in training, and one policy's adapters, layer by layer."""
+
+    base: Params
+    adapters: tuple[Params, ...]
 
 
 def serving_params(config: ModelConfig, params: Params) -> ServingParams:
@@ -32,18 +45,21 @@ def serving_params(config: ModelConfig, params: Params) -> ServingParams:
 
     Every array is new, so the original may be donated afterwards. To be called under `jit`.
     """
+    params = _cast(config, params)
+    return ServingParams(outer=_outer(params), layers=_cut(config, params), adapters=None)
 
-    def served(path: tuple, x: jax.Array) -> jax.Array:
-        keep = path[-1].key == "scale"  # norms work in float32
-        return jnp.copy(x if keep else x.astype(config.dtype))
 
-    params = jax.tree_util.tree_map_with_path(served, params)
-    layers = tuple(
-        jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.layers)
-    )
-    return ServingParams(
-        outer={name: x for name, x in params.items() if name != "layers"}, layers=layers
-    )
+def serving_adapters(config: ModelConfig, adapters: Params) -> tuple[Params, ...]:
+    """The same of adapters alone."""
+    return _cut(config, _cast(config, adapters))
+
+
+def laid_out(config: ModelConfig, params: ServingParams | Adapted) -> ServingParams:
+    """Parameters as `read` wants them; inside a program."""
+    if isinstance(params, ServingParams):
+        return params
+    layers = _cut(config, params.base)
+    return ServingParams(outer=_outer(params.base), layers=layers, adapters=params.adapters)
 
 
 def read(
@@ -52,8 +68,8 @@ def read(
     ids: jax.Array,
     positions: jax.Array,
     real: jax.Array,
-    cache: KVCache,
-) -> tuple[jax.Array, KVCache]:
+    cache: Cache,
+) -> tuple[jax.Array, Cache]:
     """Final hidden states [B, T, D] of tokens that follow a cache's, and the cache with them in it.
 
     Args:
@@ -63,22 +79,53 @@ def read(
             hidden state means nothing.
         cache: the rows' caches, longer than the last real token's position.
     """
+    config = model.config
     outer = {"params": params.outer}
-    cos, sin = rotation(positions, model.config)
-    mask = jnp.arange(cache.length) <= positions[:, :, None]  # [B, T, S]
-    entries = jnp.where(real, positions, cache.length)
-    context = Context(cos=cos, sin=sin, mask=mask, entries=entries)
-    block = Block(model.config)
+    cos, sin = rotation(positions, config)
+    context = Context(
+        cos=cos,
+        sin=sin,
+        mask=jnp.arange(cache.length) <= positions[:, :, None],  # [B, T, S]
+        entries=jnp.where(real, positions, cache.length),
+        segment_ids=None,
+        real=real,
+    )
     x: Any = model.apply(outer, ids, method=Decoder.embed_tokens)
     layers = []
-    for variables, k, v in zip(params.layers, cache.k, cache.v, strict=True):
-        x, layer = cast(Any, block.apply({"params": variables}, x, context, (k, v)))
-        layers.append(layer)
-    keys, values = zip(*layers, strict=True)
+    for i, before in enumerate(cache.layers):
+        variables = {"params": params.layers[i]}
+        if params.adapters is not None:
+            variables["lora"] = params.adapters[i]
+        block = Block(config, model.lora, config.kind(i))
+        x, after = cast(Any, block.apply(variables, x, context, before))
+        layers.append(after)
     x = model.apply(outer, x, method=Decoder.final_norm)
-    return x, KVCache(k=keys, v=values)
+    return x, Cache(layers=tuple(layers))
 
 
 def next_logits(model: Decoder, params: ServingParams, hidden: jax.Array) -> jax.Array:
     """Next-token scores [..., V] in float32 of final hidden states [..., D]."""
     return cast(Any, model.apply({"params": params.outer}, hidden, method=Decoder.logits))
+
+
+def _cast(config: ModelConfig, params: Params) -> Params:
+    """New arrays, in the compute type but for those that are float32 always."""
+
+    def served(path: tuple, x: jax.Array) -> jax.Array:
+        keep = path[-1].key in FULL_PRECISION
+        return jnp.copy(x if keep else x.astype(config.dtype))
+
+    return jax.tree_util.tree_map_with_path(served, params)
+
+
+def _outer(params: Params) -> Params:
+    return {name: x for name, x in params.items() if name != "layers"}
+
+
+def _cut(config: ModelConfig, params: Params) -> tuple[Params, ...]:
+    """Layer i is block i % p of the period, entry i // p of its stack."""
+    p, layers = len(config.period), []
+    for i in range(config.layers):
+        block = params["layers"].get(f"block{i % p}", {})  # adapters may sit on some blocks alone
+        layers.append(jax.tree.map(lambda x, i=i: x[i // p], block))
+    return tuple(layers)

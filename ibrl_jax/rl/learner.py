@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
+from ibrl_jax.parallel.rules import mesh_of, use
 from ibrl_jax.rl.batches import RoleBatch, to_micro
 from ibrl_jax.rl.losses import LossSettings, LossSums, grpo
 
@@ -40,6 +41,7 @@ class TrainingError(UserError):
 class Score(Protocol):
     """The network, as the learner sees it: (logp [B, T], entropy [B, T]), in nats.
 
+    `params` is what an update moves, `frozen` what it does not (None: there is nothing such).
     logp[b, t] is the log-prob of ids[b, t] given ids[b, :t], 0 at a row's first token; entropy[b,
     t] is that of the same distribution. Both are at `temperature` [].
     """
@@ -47,6 +49,7 @@ class Score(Protocol):
     def __call__(
         self,
         params: Params,
+        frozen: Params | None,
         ids: jax.Array,
         positions: jax.Array,
         segment_ids: jax.Array,
@@ -102,7 +105,7 @@ class LearnerSettings:
 
 
 class LearnerState(flax.struct.PyTreeNode):
-    """One role's parameters (fp32), optimiser state and count of updates [] int32; donated."""
+    """What one role trains (fp32), its optimiser state and count of updates [] int32; donated."""
 
     params: Params
     opt_state: Any
@@ -158,63 +161,89 @@ class Learner:
         """Programs compiled so far: a bucket has one for updates, one for reference log-probs."""
         return len(self._programs)
 
+    @property
+    def programs(self) -> dict[str, Any]:
+        """The compiled programs, by name (`update` or `logp`, and a number)."""
+        return {f"{key[0]} {i}": p for i, (key, p) in enumerate(self._programs.items())}
+
     def init(self, params: Params) -> LearnerState:
         """A fresh state on the parameters' devices and shardings; buffers are its own, in fp32."""
         params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
-        optimiser = self._optimiser(learning_rate=0.0, weight_decay=0.0, clip_norm=1.0)
-        shardings = jax.tree.map(lambda x: x.sharding, params)
-        first = jax.tree.leaves(shardings)[0]
+        placed = jax.tree.map(lambda x: x.sharding, self.abstract(params))
+        opt_state = jax.jit(self._fresh().init, out_shardings=placed.opt_state)(params)
+        updates = jax.device_put(np.zeros((), np.int32), placed.updates)
+        return LearnerState(params=params, opt_state=opt_state, updates=updates)
+
+    def abstract(self, params: Params) -> LearnerState:
+        """The shapes and shardings of `init`'s state, from parameters or from their shapes."""
+        optimiser = self._fresh()
+        first = jax.tree.leaves(params)[0].sharding
         scalar = first
         if isinstance(first, NamedSharding):
             scalar = NamedSharding(first.mesh, PartitionSpec())
-        placed = optax.tree.map_params(
-            optimiser,
-            lambda _, sharding: sharding,
-            jax.eval_shape(optimiser.init, params),
-            shardings,
-            transform_non_params=lambda _: scalar,
+
+        def at(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+        params = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), params
         )
-        opt_state = jax.jit(optimiser.init, out_shardings=placed)(params)
-        updates = jax.device_put(np.zeros((), np.int32), scalar)
+        opt_state = optax.tree.map_params(
+            optimiser,
+            lambda x, like: at(x, like.sharding),
+            jax.eval_shape(optimiser.init, params),
+            params,
+            transform_non_params=lambda x: at(x, scalar),
+        )
+        updates = jax.ShapeDtypeStruct((), np.int32, sharding=scalar)
         return LearnerState(params=params, opt_state=opt_state, updates=updates)
 
     def update(
-        self, state: LearnerState, batch: RoleBatch, hyper: Hyper
+        self, state: LearnerState, frozen: Params | None, batch: RoleBatch, hyper: Hyper
     ) -> tuple[LearnerState, Metrics]:
         """One update. `state` is donated: its arrays are gone afterwards, whatever came of it.
 
+        `frozen` is read and may be shared: the base under adapters, or None.
         `batch` is [B, T], or [M, b, T] already (for one that is sharded over b). Metrics are
         scalars on the device: `LossSums.metrics`, and `finite`, `grad_norm` (before clipping),
         `learning_rate`, `updates` (after this one).
         """
-        args = (state, batch, _traced(hyper))
+        args = (state, frozen, batch, _traced(hyper))
         return self._program("update", args)(*args)
 
-    def reference_logp(self, params: Params, batch: RoleBatch, temperature: Any) -> jax.Array:
+    def reference_logp(
+        self, params: Params, frozen: Params | None, batch: RoleBatch, temperature: Any
+    ) -> jax.Array:
         """Log-probs [B, T] (or [M, b, T]), fp32, of the batch's ids under `params`.
 
         Micro-batches of padding rows are 0. Put the result in with
         `batch.replace(reference_logp=...)`.
         """
-        args = (params, batch, _traced(temperature))
+        args = (params, frozen, batch, _traced(temperature))
         return self._program("logp", args)(*args)
 
     def warmup(
-        self, state: LearnerState, batches: Iterable[RoleBatch], hyper: Hyper, reference: bool
+        self,
+        state: LearnerState,
+        frozen: Params | None,
+        batches: Iterable[RoleBatch],
+        hyper: Hyper,
+        reference: bool,
     ) -> None:
         """Compile for each batch shape ahead of time (`abstract_batch`), the update and, with
         `reference`, the reference log-probs too. Nothing is run; `state` may be abstract as well.
         """
         for batch in batches:
-            self._program("update", (state, batch, _traced(hyper)))
+            self._program("update", (state, frozen, batch, _traced(hyper)))
             if reference:
-                self._program("logp", (state.params, batch, _traced(hyper.temperature)))
+                self._program("logp", (state.params, frozen, batch, _traced(hyper.temperature)))
 
     def _program(self, name: str, args: tuple[Any, ...]) -> Callable[..., Any]:
         key = (name, _signature(args))
         with self._compiling:
             if key not in self._programs:
-                self._programs[key] = self._jitted(name, args).lower(*args).compile()
+                with use(mesh_of(args)):
+                    self._programs[key] = self._jitted(name, args).lower(*args).compile()
         return self._programs[key]
 
     def _jitted(self, name: str, args: tuple[Any, ...]) -> Any:
@@ -227,13 +256,13 @@ class Learner:
         return jax.jit(self._update, donate_argnums=0, out_shardings=shardings)
 
     def _update(
-        self, state: LearnerState, batch: RoleBatch, hyper: Hyper
+        self, state: LearnerState, frozen: Params | None, batch: RoleBatch, hyper: Hyper
     ) -> tuple[LearnerState, Metrics]:
         micro = self._micro(batch)
 
         def loss_sum(params: Params, rows: RoleBatch) -> tuple[jax.Array, LossSums]:
             logp, entropy = self._score(
-                params, rows.ids, rows.positions, rows.segment_ids, hyper.temperature
+                params, frozen, rows.ids, rows.positions, rows.segment_ids, hyper.temperature
             )
             sums = grpo(
                 logp,
@@ -279,13 +308,15 @@ class Learner:
         }
         return after, sums.metrics() | extra
 
-    def _logp(self, params: Params, batch: RoleBatch, temperature: jax.Array) -> jax.Array:
+    def _logp(
+        self, params: Params, frozen: Params | None, batch: RoleBatch, temperature: jax.Array
+    ) -> jax.Array:
         micro = self._micro(batch)
 
         def fill(m: jax.Array, out: jax.Array) -> jax.Array:
             def scored(rows: RoleBatch) -> jax.Array:
                 logp, _ = self._score(
-                    params, rows.ids, rows.positions, rows.segment_ids, temperature
+                    params, frozen, rows.ids, rows.positions, rows.segment_ids, temperature
                 )
                 spare = out.shape[-1] - logp.shape[-1]
                 return jnp.pad(logp.astype(jnp.float32), ((0, 0), (0, spare)))
@@ -319,6 +350,10 @@ class Learner:
 
     def _micro(self, batch: RoleBatch) -> RoleBatch:
         return to_micro(batch, self._settings.micro_batch) if batch.ids.ndim == 2 else batch
+
+    def _fresh(self) -> optax.GradientTransformation:
+        """The optimiser as far as its state goes."""
+        return self._optimiser(learning_rate=0.0, weight_decay=0.0, clip_norm=1.0)
 
     def _optimiser(
         self, learning_rate: Any, weight_decay: Any, clip_norm: Any

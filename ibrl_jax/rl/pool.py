@@ -127,5 +127,17 @@ class OpponentPool:
 
     def _copy(self, params: Any) -> Any:
         if self._settings.store == "host":
-            return jax.tree.map(lambda x: np.array(x, copy=True), params)
+            return jax.tree.map(_on_host, params)
         return jax.tree.map(lambda x: jnp.array(x, copy=True), params)
+
+
+def _on_host(x: Any) -> Any:
+    """A copy in the host's memory; of an array that several processes hold, each its own part."""
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return jax.block_until_ready(jax.device_put(x, on_host(x.sharding)))
+    return np.array(x, copy=True)
+
+
+def on_host(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """The same places in the memory of their hosts."""
+    return sharding.with_memory_kind("pinned_host")

@@ -9,6 +9,9 @@ request        a b c d X Y             a turn was retracted: the common prefix s
 read anew              X Y             then sampling goes on from position 6
 ```
 
+A network with delta layers cannot go back to any place in a view: it goes on from the end of what
+the slot holds, from where the last request began to read, or from nothing.
+
 Calls take their shapes from the settings' buckets: rows R, new tokens T, cache length S. `warmup`
 compiles each program that can occur; after it nothing compiles.
 """
@@ -19,16 +22,17 @@ import heapq
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 
-from ibrl_jax.models.cache import empty_cache
 from ibrl_jax.models.params import Params
-from ibrl_jax.models.serving import ServingParams
+from ibrl_jax.models.serving import Adapted, ServingParams
 from ibrl_jax.sampler.compiled import Programs, padding
-from ibrl_jax.sampler.programs import Batch, Sampled, Shape
+from ibrl_jax.sampler.programs import Batch, Sampled
+from ibrl_jax.sampler.store import FRESH, MARK, NOW
 from ibrl_jax.sampler.types import Completion, EngineStats, Request
 
 log = logging.getLogger(__name__)
@@ -40,6 +44,7 @@ class _Slot:
 
     owner: int = -1  # the load that the cache was computed with; -1: of none
     ids: list[int] = field(default_factory=list)
+    mark: int = 0  # where the last request began to read
 
     def held(self, owner: int, ids: list[int]) -> int:
         """How many of `ids` the cache holds; the last is always read anew, for its logits."""
@@ -50,6 +55,13 @@ class _Slot:
             return n
         return next(i for i in range(n) if self.ids[i] != ids[i])
 
+    def start(self, owner: int, ids: list[int], rewinds: bool) -> tuple[int, int]:
+        """From which entry to read, and the state that a delta layer has there."""
+        held = self.held(owner, ids)
+        if rewinds or held == len(self.ids) > 0:
+            return held, NOW
+        return (self.mark, MARK) if 0 < self.mark <= held else (0, FRESH)
+
 
 @dataclass
 class _Row:
@@ -59,11 +71,14 @@ class _Row:
     request: Request
     ids: list[int]
     start: int
+    source: int  # of a delta layer's state: FRESH, MARK or NOW
     limit: int
+    at: int = 0  # its row of the call
+    begun: bool = False  # whether a call has read a part of it
 
 
 class Engine:
-    """Samples for many dialogues and several sets of parameters, on one device, from one thread.
+    """Samples for many dialogues and several sets of parameters, from one thread at a time.
 
     Args:
         programs: the network, sizes and compiled programs; other engines may share them, while
@@ -77,17 +92,19 @@ class Engine:
         self.stop_ids = programs.stop_ids
         self.stats = EngineStats()
         self._config = model.config
-        self._params: dict[str, tuple[int, ServingParams]] = {}
+        self._params: dict[str, tuple[int, ServingParams | Adapted]] = {}
         self._loads = 0
         self._slots = [_Slot() for _ in range(settings.slots)]
         self._free = list(range(settings.slots))
-        self._store = empty_cache(model.config, settings.slots, settings.lengths[-1])
+        self._store = programs.empty_store()
+        self._rewinds = "delta" not in model.config.period
 
     # Parameters
 
     def load(self, name: str, params: Params) -> None:
-        """Set or replace a named set of parameters; caches computed under that name are forgotten.
+        """Set or replace a named policy; caches computed under that name are forgotten.
 
+        `params` is what trains: all parameters, or adapters over the base that the programs hold.
         The engine keeps a copy of its own (in the compute type), so the caller may donate `params`
         afterwards.
 
@@ -145,12 +162,14 @@ class Engine:
             if row.limit > 0:
                 groups.setdefault(row.request.params, []).append(row)
         flights: list[tuple[list[_Row], Sampled]] = []
-        most = self.settings.rows[-1]
-        for name, rows in groups.items():
-            for i in range(0, len(rows), most):
-                flights.append((rows[i : i + most], self._fly(name, rows[i : i + most])))
+        aligned = self.programs.aligned
+        most = self.settings.slots if aligned else self.settings.rows[-1]
+        with self.programs.alone if aligned else nullcontext():
+            for name, rows in groups.items():
+                for i in range(0, len(rows), most):
+                    flights.append((rows[i : i + most], self._fly(name, rows[i : i + most])))
+            landed = jax.device_get([sampled for _, sampled in flights])
         done = [Completion([], [], "length")] * len(requests)
-        landed = jax.device_get([sampled for _, sampled in flights])
         for (rows, _), sampled in zip(flights, landed, strict=True):
             self._land(rows, sampled, done)
         self.stats.seconds += time.perf_counter() - begun
@@ -168,20 +187,18 @@ class Engine:
         entries = max(
             stop + (row.limit - 1 if sample else 0) for row, stop in zip(rows, stops, strict=True)
         )
-        shape = Shape(
-            rows=_bucket(self.settings.rows, len(rows)),
-            new_tokens=_bucket(
-                self.settings.new_tokens,
-                max(stop - row.start for row, stop in zip(rows, stops, strict=True)),
-            ),
-            length=_bucket(self.settings.lengths, entries),
-        )
+        newest = max(stop - row.start for row, stop in zip(rows, stops, strict=True))
+        shape = self.programs.shape(len(rows), newest, entries)
         owner, params = self._params[name]
         batch = padding(self.settings, shape)
-        for r, (row, stop) in enumerate(zip(rows, stops, strict=True)):
+        start = batch["start"]
+        for index, (row, stop) in enumerate(zip(rows, stops, strict=True)):
             count = stop - row.start
-            batch["slots"][r] = row.request.slot
-            batch["starts"][r] = row.start
+            r = row.at = row.request.slot if shape.aligned else index
+            start.slots[r] = row.request.slot
+            start.starts[r] = row.start
+            start.sources[r] = NOW if row.begun else row.source
+            start.marked[r] = not row.begun
             batch["ids"][r, :count] = row.ids[row.start : stop]
             batch["counts"][r] = count
             batch["keys"][r] = row.request.key
@@ -190,18 +207,19 @@ class Engine:
             self.stats.tokens_read += count
             slot = self._slots[row.request.slot]
             slot.owner, slot.ids = owner, row.ids[:stop]
-            row.start = stop
+            if not row.begun:
+                slot.mark = row.start
+            row.start, row.begun = stop, True
         self.stats.calls += 1
-        self._store, sampled = self.programs[shape](params, self._store, Batch(**batch))
+        self._store, sampled = self.programs.run(shape, params, self._store, Batch(**batch))
         return sampled
 
     def _land(self, rows: list[_Row], sampled: Sampled, done: list[Completion]) -> None:
         """Turn what a call gave into completions, and note what the slots now hold."""
         self.stats.decode_steps += int(sampled.steps)
         all_ids, all_logps = sampled.ids.tolist(), sampled.logps.tolist()
-        for row, ids, logps, n in zip(
-            rows, all_ids, all_logps, sampled.lengths.tolist(), strict=False
-        ):
+        for row in rows:
+            ids, logps, n = all_ids[row.at], all_logps[row.at], int(sampled.lengths[row.at])
             end = "stop" if ids[n - 1] in self.stop_ids else "length"
             done[row.index] = Completion(ids[:n], logps[:n], end)
             self._slots[row.request.slot].ids.extend(ids[: n - 1])  # the last was not read
@@ -230,19 +248,16 @@ class Engine:
                 raise ValueError(f"{what}: temperature is {request.temperature}")
             if len(request.key) != 2 or not all(0 <= k < 2**32 for k in request.key):
                 raise ValueError(f"{what}: key {request.key} is not two numbers of 32 bits")
-            start = self._slots[request.slot].held(self._params[request.params][0], ids)
+            owner = self._params[request.params][0]
+            start, source = self._slots[request.slot].start(owner, ids, self._rewinds)
             if min(ids[start:]) < 0 or max(ids[start:]) >= self._config.vocab_size:
                 raise ValueError(
                     f"{what}: an id is outside the vocabulary of {self._config.vocab_size}"
                 )
             limit = min(request.max_new, self.settings.max_length - len(ids))
-            rows.append(_Row(index, request, ids, start, limit))
+            rows.append(_Row(index, request, ids, start, source, limit))
         self.stats.tokens_cached += sum(row.start for row in rows)
         return rows
-
-
-def _bucket(buckets: tuple[int, ...], needed: int) -> int:
-    return next(bucket for bucket in buckets if bucket >= needed)
 
 
 def _check_same(wanted: Params, given: Params, what: str) -> None:

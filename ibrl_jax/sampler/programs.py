@@ -21,19 +21,19 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ibrl_jax.models import cache as caches
-from ibrl_jax.models.cache import KVCache
-from ibrl_jax.models.dense import Decoder
-from ibrl_jax.models.serving import ServingParams, next_logits, read
+from ibrl_jax.models.cache import Cache
+from ibrl_jax.models.decoder import Decoder
+from ibrl_jax.models.serving import Adapted, ServingParams, laid_out, next_logits, read
+from ibrl_jax.parallel.rules import constrain
 from ibrl_jax.sampler.sampling import Strategy, draw
+from ibrl_jax.sampler.store import Start, Store, gather, scatter
 
 
 @struct.dataclass
 class Batch:
     """What a call asks for. A row of padding has a slot out of range, `counts` 0, `limits` 0."""
 
-    slots: jax.Array  # [R] int32
-    starts: jax.Array  # [R] int32, entries of the slot that hold
+    start: Start
     ids: jax.Array  # [R, T] int32, the new tokens, right-padded
     counts: jax.Array  # [R] int32, how many of them are real
     keys: jax.Array  # [R, 2] uint32
@@ -52,11 +52,15 @@ class Sampled:
 
 
 class Shape(NamedTuple):
-    """The static part of a program: rows R, new tokens T, cache length S."""
+    """The static part of a program: rows R, new tokens T, cache length S.
+
+    `aligned`: the rows are the slots, in order.
+    """
 
     rows: int
     new_tokens: int
     length: int
+    aligned: bool
 
 
 @struct.dataclass
@@ -64,7 +68,7 @@ class _Loop:
     step: jax.Array  # [] the index of the next token
     last: jax.Array  # [R] the token sampled before
     done: jax.Array  # [R] bool
-    cache: KVCache
+    cache: Cache
     ids: jax.Array  # [R, M]
     logps: jax.Array  # [R, M]
     lengths: jax.Array  # [R]
@@ -75,18 +79,20 @@ def sample_turns(
     strategy: Strategy,
     stop_ids: tuple[int, ...],
     max_new: int,
-    length: int,
-    params: ServingParams,
-    store: KVCache,
+    shape: Shape,
+    params: ServingParams | Adapted,
+    store: Store,
     batch: Batch,
-) -> tuple[KVCache, Sampled]:
+) -> tuple[Store, Sampled]:
     """Read each row's new tokens, then sample until a stop id or the row's limit.
 
-    All but the last three arguments are static. `length` is at least each row's
+    All but the last three arguments are static. `shape.length` is at least each row's
     `starts + counts + limits - 1`, the entries that it may write.
     """
-    rows = jnp.arange(batch.slots.shape[0])
-    first = batch.starts + batch.counts  # [R] the position of the first sampled token
+    params = laid_out(model.config, params)
+    start = batch.start
+    rows = jnp.arange(start.slots.shape[0])
+    first = start.starts + batch.counts  # [R] the position of the first sampled token
 
     def sample(logits: jax.Array, state: _Loop) -> _Loop:
         """Draw token `step` of each row that is not done, and record it."""
@@ -116,21 +122,22 @@ def sample_turns(
     with jax.named_scope("prefill"):
         offsets = jnp.arange(batch.ids.shape[1])
         real = offsets < batch.counts[:, None]
-        positions = batch.starts[:, None] + offsets
-        hidden, cache = read(
-            model, params, batch.ids, positions, real, _gather(store, batch, length)
-        )
-        logits = next_logits(model, params, hidden[rows, batch.counts - 1])
+        positions = start.starts[:, None] + offsets
+        before = gather(store, start, shape.length, shape.aligned)
+        hidden, cache = read(model, params, batch.ids, positions, real, before)
+        last = jnp.maximum(batch.counts - 1, 0)
+        hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [R, D]
+        logits = next_logits(model, params, constrain(hidden, "batch", None))
 
     with jax.named_scope("decode"):
         blank = _Loop(
             step=jnp.zeros((), jnp.int32),
-            last=jnp.zeros_like(batch.slots),
+            last=jnp.zeros_like(start.slots),
             done=batch.limits <= 0,
             cache=cache,
             ids=jnp.zeros((rows.size, max_new), jnp.int32),
             logps=jnp.zeros((rows.size, max_new), jnp.float32),
-            lengths=jnp.zeros_like(batch.slots),
+            lengths=jnp.zeros_like(start.slots),
         )
         state = jax.lax.while_loop(
             lambda s: (s.step < max_new) & ~jnp.all(s.done), decode, sample(logits, blank)
@@ -139,36 +146,7 @@ def sample_turns(
     with jax.named_scope("keep"):
         written = jnp.arange(offsets.size + max_new - 1)
         total = batch.counts + jnp.maximum(state.lengths - 1, 0)
-        store = _scatter(store, state.cache, batch, written < total[:, None])
+        store = scatter(store, before, state.cache, start, written < total[:, None], shape.aligned)
     return store, Sampled(
         ids=state.ids, logps=state.logps, lengths=state.lengths, steps=state.step - 1
     )
-
-
-def _gather(store: KVCache, batch: Batch, length: int) -> KVCache:
-    """The first `length` entries of each row's slot.
-
-    Values from `starts` on are zeros: an unseen one has weight 0, but 0 x NaN would be NaN.
-    """
-    holds = (jnp.arange(length) < batch.starts[:, None])[:, None, :, None]  # [R, 1, S, 1]
-    return KVCache(
-        k=tuple(k.at[batch.slots].get(mode="clip")[..., :length] for k in store.k),
-        v=tuple(
-            jnp.where(holds, v.at[batch.slots].get(mode="clip")[:, :, :length], 0) for v in store.v
-        ),
-    )
-
-
-def _scatter(store: KVCache, cache: KVCache, batch: Batch, written: jax.Array) -> KVCache:
-    """Copy the entries `starts + i` of each row, where `written[r, i]`, to the row's slot."""
-    rows = jnp.arange(batch.slots.shape[0])[:, None]
-    source = batch.starts[:, None] + jnp.arange(written.shape[1])
-    target = jnp.where(written, source, store.length)
-    layers = [
-        caches.write(*kept, *caches.read(*new, rows, source), batch.slots[:, None], target)
-        for kept, new in zip(
-            zip(store.k, store.v, strict=True), zip(cache.k, cache.v, strict=True), strict=True
-        )
-    ]
-    k, v = zip(*layers, strict=True)
-    return KVCache(k=k, v=v)

@@ -53,16 +53,25 @@ class EngineSettings:
                 f"{_KEYS['max_length']}, {self.max_length}."
             )
 
-    def shapes(self) -> list[Shape]:
+    def shapes(self, *, aligned: bool) -> list[Shape]:
         """Every shape that a call can have: a view is at least as long as what is new in it."""
         below = dict(zip(self.new_tokens, (0, *self.new_tokens), strict=False))
         return [
-            Shape(rows=r, new_tokens=t, length=s)
-            for r in self.rows
+            Shape(rows=r, new_tokens=t, length=s, aligned=aligned)
+            for r in ((self.slots,) if aligned else self.rows)
             for t in self.new_tokens
             for s in self.lengths
             if below[t] < min(s, self.max_length)
         ]
+
+    def shape(self, rows: int, new_tokens: int, length: int, *, aligned: bool) -> Shape:
+        """The smallest shape for so many rows, new tokens and cache entries."""
+        return Shape(
+            rows=self.slots if aligned else _bucket(self.rows, rows),
+            new_tokens=_bucket(self.new_tokens, new_tokens),
+            length=_bucket(self.lengths, length),
+            aligned=aligned,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +105,7 @@ class EngineStats:
     tokens_sampled: int = 0
     decode_steps: int = 0
     seconds: float = 0.0  # inside `run`
+
+
+def _bucket(buckets: tuple[int, ...], needed: int) -> int:
+    return next(bucket for bucket in buckets if bucket >= needed)

@@ -16,7 +16,13 @@ def random_params():
 
         def leaf(path, x):
             noise = rng.normal(size=x.shape).astype(np.float32)
-            return 1 + 0.2 * noise if path[-1].key == "scale" else noise * config.hidden**-0.5
+            match path[-1].key:
+                case "scale":
+                    gated = any(key.key == "delta" for key in path)  # that norm has no offset
+                    return 0.2 * noise + (gated or not config.norm_offset)
+                case "A_log":  # slow decay: what leaks from one row to another would be seen
+                    return -3 + 0.3 * noise
+            return noise * config.hidden**-0.5
 
         return jax.tree_util.tree_map_with_path(leaf, abstract_params(config))
 

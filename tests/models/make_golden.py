@@ -1,13 +1,19 @@
 """Make the golden files: tensors and logits of small random models of the reference implementation.
 
-    python tests/models/make_golden.py        (needs torch and transformers; about ten seconds)
+    python tests/models/make_golden.py [family ...]   (needs torch and transformers; ten seconds)
 
 One compressed file a family, in `golden/`: every tensor under its own name, and `ids`, `logits` of
-three unpadded rows. Norms and biases are randomised, since fresh ones hide faults. Weights are
-rounded to float16 for size, and the logits are those of the rounded weights in float32.
+three unpadded rows. The hybrid has many small tensors: `qwen35` holds them as one array, `values`,
+with their `shapes` by name and its `config` as JSON. Norms, biases and decays are randomised, since
+fresh ones hide faults. Weights are rounded for size (to float16; the hybrid's to multiples of
+1/64), and the logits are those of the rounded weights in float32.
 """
 
+import json
+import math
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -30,6 +36,26 @@ FAMILIES = {
     "qwen25": ("Qwen2", dict(rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True)),
     "qwen3": ("Qwen3", dict(rms_norm_eps=1e-6, rope_theta=5e6, tie_word_embeddings=True)),
 }
+# The hybrid: four kinds of head sizes, all different, and rotation of a quarter of a head.
+HYBRID: dict[str, Any] = dict(
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=6,
+    linear_value_head_dim=8,
+    linear_conv_kernel_dim=4,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=True,
+    rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+    initializer_range=0.2,  # more makes roundings grow a thousandfold through the layers
+    attn_implementation="eager",
+)
 
 
 def make(family: str) -> None:
@@ -56,6 +82,39 @@ def make(family: str) -> None:
     print(f"{path.name}: {path.stat().st_size} bytes, logits of deviation {logits.std():.2f}")
 
 
+def make_hybrid() -> None:
+    config = transformers.Qwen3_5TextConfig(**HYBRID)
+    torch.manual_seed(0)
+    model = transformers.Qwen3_5ForCausalLM(config).eval().float()
+    with torch.no_grad():
+        for key, tensor in model.named_parameters():
+            noise = torch.randn_like(tensor)
+            if "norm" in key:
+                own = 1.0 if "linear_attn" in key else 0.0  # the others scale by 1 + w
+                tensor.copy_(own + 0.3 * noise)
+            elif key.endswith("A_log"):
+                tensor.copy_(math.log(0.05) + noise)  # slow: what is forgotten cannot be wrong
+            elif key.endswith("dt_bias") or "conv1d" in key:
+                tensor.copy_(0.5 * noise)
+            tensor.copy_((64 * tensor).round() / 64)
+        ids = torch.randint(0, config.vocab_size, (3, 20))
+        logits = model(ids).logits
+    tensors = {k: v.detach().numpy() for k, v in model.named_parameters()}
+    path = Path(__file__).parent / "golden" / "qwen35.npz"
+    np.savez_compressed(
+        path,
+        ids=ids.numpy(),
+        logits=logits.numpy(),
+        config=model.config.to_json_string(),
+        shapes=json.dumps({k: v.shape for k, v in tensors.items()}),
+        values=np.concatenate([(64 * v).astype(np.int16).ravel() for v in tensors.values()]),
+    )
+    print(f"{path.name}: {path.stat().st_size} bytes, logits of deviation {logits.std():.2f}")
+
+
 if __name__ == "__main__":
-    for family in FAMILIES:
-        make(family)
+    for family in sys.argv[1:] or (*FAMILIES, "qwen35"):
+        if family == "qwen35":
+            make_hybrid()
+        else:
+            make(family)

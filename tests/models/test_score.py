@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.presets import preset
 from ibrl_jax.models.score import score
 
 V, B, T = 61, 2, 11
-MODEL = Decoder(preset("qwen3_micro", vocab_size=V, layers=1))
+MODEL = Decoder(preset("qwen3_micro", vocab_size=V, layers=1), None)
 QUICK = {"xla_backend_optimization_level": 0}  # a test's program runs once or twice
 POSITIONS = jnp.broadcast_to(jnp.arange(T), (B, T))
 
@@ -44,7 +44,7 @@ def dense(params, ids, temperature):
 
 @pytest.mark.parametrize("chunk", [1, 4, 64])
 def test_score_equals_the_dense_form_for_every_chunk(params, ids, chunk):
-    got = chunked(params, ids, POSITIONS, None, 0.6, chunk=chunk)
+    got = chunked(params, None, ids, POSITIONS, None, 0.6, chunk=chunk)
     want = jax.jit(dense, compiler_options=QUICK)(params, ids, 0.6)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
@@ -60,7 +60,7 @@ def test_gradients_equal_those_of_the_dense_form(params, ids):
     @functools.partial(jax.jit, compiler_options=QUICK)
     def both(params):
         pieces = jax.grad(
-            lambda p: loss(lambda p: score(MODEL, p, ids, POSITIONS, None, 0.7, 4), p)
+            lambda p: loss(lambda p: score(MODEL, p, None, ids, POSITIONS, None, 0.7, 4), p)
         )
         whole = jax.grad(lambda p: loss(lambda p: dense(p, ids, 0.7), p))
         return pieces(params), whole(params)
@@ -69,10 +69,10 @@ def test_gradients_equal_those_of_the_dense_form(params, ids):
 
 
 def test_a_score_depends_on_its_own_token_and_those_before(params, ids):
-    base = np.asarray(chunked(params, ids, POSITIONS, None, 1.0, chunk=4))
+    base = np.asarray(chunked(params, None, ids, POSITIONS, None, 1.0, chunk=4))
     other = ids.copy()
     other[:, 5] = (other[:, 5] + 1) % V
-    moved = np.abs(np.asarray(chunked(params, other, POSITIONS, None, 1.0, chunk=4)) - base)
+    moved = np.abs(np.asarray(chunked(params, None, other, POSITIONS, None, 1.0, chunk=4)) - base)
     np.testing.assert_array_equal(moved[0].max(0) > 1e-6, np.arange(T) >= 5)
     np.testing.assert_array_equal(moved[1].max(0) > 1e-6, np.arange(T) >= 6)  # entropy
 
@@ -80,16 +80,16 @@ def test_a_score_depends_on_its_own_token_and_those_before(params, ids):
 def test_first_tokens_and_padding_score_zero_and_packing_changes_nothing(params, ids):
     segments = np.array([[1] * 4 + [2] * 5 + [0] * 2] * B, np.int32)
     positions = np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0]] * B, np.int32)
-    logp, entropy = chunked(params, ids, positions, segments, 1.0, chunk=4)
+    logp, entropy = chunked(params, None, ids, positions, segments, 1.0, chunk=4)
     zero = np.isin(np.arange(T), [0, 4, 9, 10])
     np.testing.assert_array_equal((logp == 0).all(0), zero)
     np.testing.assert_array_equal((entropy == 0).all(0), zero)
-    alone, _ = chunked(params, ids[:, 4:9], POSITIONS[:, :5], None, 1.0, chunk=4)
+    alone, _ = chunked(params, None, ids[:, 4:9], POSITIONS[:, :5], None, 1.0, chunk=4)
     np.testing.assert_allclose(logp[:, 4:9], alone, atol=1e-5)
 
 
 def test_a_single_token_scores_zero(params, ids):
-    logp, entropy = chunked(params, ids[:, :1], POSITIONS[:, :1], None, 1.0, chunk=4)
+    logp, entropy = chunked(params, None, ids[:, :1], POSITIONS[:, :1], None, 1.0, chunk=4)
     np.testing.assert_array_equal([logp, entropy], np.zeros((2, B, 1)))
 
 
@@ -99,7 +99,7 @@ def test_temperatures_share_a_program(params, ids):
     @functools.partial(jax.jit, compiler_options=QUICK)
     def counted(temperature):
         traces.append(1)
-        return score(MODEL, params, ids, POSITIONS, None, temperature, 4)
+        return score(MODEL, params, None, ids, POSITIONS, None, temperature, 4)
 
     hot, cold = counted(2.0)[1], counted(0.5)[1]
     assert len(traces) == 1
@@ -129,4 +129,6 @@ def test_no_array_of_all_logits_exists_forward_or_backward(params, ids):
 
     chunk = 2
     assert largest(lambda p: dense(p, ids, 1.0)) >= B * (T - 1) * V  # the measure sees the array
-    assert largest(lambda p: score(MODEL, p, ids, POSITIONS, None, 1.0, chunk)) == B * chunk * V
+    assert (
+        largest(lambda p: score(MODEL, p, None, ids, POSITIONS, None, 1.0, chunk)) == B * chunk * V
+    )

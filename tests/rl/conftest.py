@@ -19,7 +19,7 @@ from ibrl_jax.rl.losses import LossSettings
 V = 7
 
 
-def score(params, ids, positions, segment_ids, temperature):
+def score(params, frozen, ids, positions, segment_ids, temperature):
     """A bigram model with a learned position term: logits at t are read from token t - 1."""
     logits = params["table"][ids] + params["bias"] + jnp.cos(positions)[..., None] * params["phase"]
     logits = jax.nn.log_softmax(logits[:, :-1] / temperature)  # [B, T-1, V]
@@ -79,7 +79,7 @@ def batch(rows_, *, lengths=(16, 32), rows=8, micro=2, pad_id=0) -> RoleBatch:
 
 def on_policy(made: RoleBatch, at, temperature=1.0) -> RoleBatch:
     """The same batch as if `at` had sampled it."""
-    logp, _ = score(at, made.ids, made.positions, made.segment_ids, temperature)
+    logp, _ = score(at, None, made.ids, made.positions, made.segment_ids, temperature)
     return made.replace(behaviour_logp=np.where(made.loss_mask, logp, 0.0).astype(np.float32))
 
 

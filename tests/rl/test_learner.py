@@ -30,7 +30,7 @@ def whole_gradient(toy, params, batch, hyper, **loss):
 
     def mean(p):
         logp, entropy = toy.score(
-            p, batch.ids, batch.positions, batch.segment_ids, hyper.temperature
+            p, None, batch.ids, batch.positions, batch.segment_ids, hyper.temperature
         )
         sums = grpo(
             logp,
@@ -57,7 +57,7 @@ def test_micro_batches_change_neither_loss_nor_gradient(toy, mode, micro):
     batch, hyper = toy.batch(toy.rows(7)), toy.hyper()
     loss, grads = whole_gradient(toy, toy.params(), batch, hyper, normalise=mode)
     learner = toy.learner(micro=micro, normalise=mode)
-    state, metrics = learner.update(learner.init(toy.params()), batch, hyper)
+    state, metrics = learner.update(learner.init(toy.params()), None, batch, hyper)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(float(optax.tree.norm(grads)), rel=1e-5)
     assert_close(jax.tree.map(lambda m: m / 0.1, moments(state)), grads)  # mu = (1 - b1) g
@@ -72,7 +72,7 @@ def test_padding_tokens_padding_rows_and_their_content_change_nothing(toy, share
         dict(lengths=(32,), rows=16),
     ):
         state, metrics = shared_learner.update(
-            shared_learner.init(toy.params()), toy.batch(rows, **options), hyper
+            shared_learner.init(toy.params()), None, toy.batch(rows, **options), hyper
         )
         results.append((moments(state), metrics))
     for mu, metrics in results[1:]:
@@ -82,21 +82,21 @@ def test_padding_tokens_padding_rows_and_their_content_change_nothing(toy, share
 
 def test_batch_already_in_micro_batches_gives_the_same_bits(toy, shared_learner):
     batch, hyper = toy.batch(toy.rows()), toy.hyper()
-    one = shared_learner.update(shared_learner.init(toy.params()), batch, hyper)
-    two = shared_learner.update(shared_learner.init(toy.params()), to_micro(batch, 2), hyper)
+    one = shared_learner.update(shared_learner.init(toy.params()), None, batch, hyper)
+    two = shared_learner.update(shared_learner.init(toy.params()), None, to_micro(batch, 2), hyper)
     assert toy.same(one, two)
 
 
 def test_micro_batches_of_padding_are_not_run(toy):
     seen = []
 
-    def score(params, ids, *rest):
+    def score(params, frozen, ids, *rest):
         jax.debug.callback(lambda x: seen.append(int(x)), ids[0, 0])
-        return toy.score(params, ids, *rest)
+        return toy.score(params, frozen, ids, *rest)
 
     learner = toy.learner(score=score)
     _, metrics = learner.update(
-        learner.init(toy.params()), toy.batch(toy.rows(3), rows=8), toy.hyper()
+        learner.init(toy.params()), None, toy.batch(toy.rows(3), rows=8), toy.hyper()
     )
     jax.block_until_ready(metrics)
     jax.effects_barrier()
@@ -108,25 +108,25 @@ def test_both_roles_and_all_their_numbers_share_one_program_a_bucket(toy):
     sales, customer = learner.init(toy.params(0)), learner.init(toy.params(1))
     batch, long = toy.batch(toy.rows()), toy.batch(toy.rows(), lengths=(32,))
     for k in range(2):
-        sales, _ = learner.update(sales, batch, toy.hyper(learning_rate=1e-6))
+        sales, _ = learner.update(sales, None, batch, toy.hyper(learning_rate=1e-6))
         customer, _ = learner.update(
-            customer, batch, toy.hyper(learning_rate=1e-7 * k, temperature=0.6, clip_norm=1)
+            customer, None, batch, toy.hyper(learning_rate=1e-7 * k, temperature=0.6, clip_norm=1)
         )
     assert learner.compilations == 1
-    learner.update(sales, long, toy.hyper())
-    learner.update(customer, long, toy.hyper(kl=0.0))
+    learner.update(sales, None, long, toy.hyper())
+    learner.update(customer, None, long, toy.hyper(kl=0.0))
     assert learner.compilations == 2
 
 
 def test_warmup_compiles_all_that_the_run_will_need(toy):
     learner = toy.learner()
     state = learner.init(toy.params())
-    learner.warmup(state, [abstract_batch(8, 16)], toy.hyper(), reference=True)
+    learner.warmup(state, None, [abstract_batch(8, 16)], toy.hyper(), reference=True)
     assert learner.compilations == 2
     batch = toy.batch(toy.rows())
-    learner.reference_logp(state.params, batch, 1.0)
+    learner.reference_logp(state.params, None, batch, 1.0)
     for _ in range(2):
-        state, _ = learner.update(state, batch, toy.hyper())
+        state, _ = learner.update(state, None, batch, toy.hyper())
     assert learner.compilations == 2
 
 
@@ -151,7 +151,7 @@ def test_adamw_is_optax_s_own_with_decay_on_matrices_alone(toy, shared_learner):
         _, grads = whole_gradient(toy, params, batch, hyper)
         steps, opt_state = expected.update(grads, opt_state, params)
         params = optax.apply_updates(params, steps)
-        state, metrics = shared_learner.update(state, batch, hyper)
+        state, metrics = shared_learner.update(state, None, batch, hyper)
         assert metrics["grad_norm"] > 0.05
     assert_close(state.params, params, rtol=1e-4, atol=1e-6)
 
@@ -165,10 +165,10 @@ def test_stacked_vectors_are_no_matrices():
 def test_zero_gradient_is_an_update_and_no_update_is_not(toy, shared_learner):
     hyper = toy.hyper(kl=0.0, entropy=0.0, weight_decay=0.1)
     batch = toy.batch(toy.rows())
-    state, _ = shared_learner.update(shared_learner.init(toy.params()), batch, hyper)
+    state, _ = shared_learner.update(shared_learner.init(toy.params()), None, batch, hyper)
     before = toy.host(state)
     still = batch.replace(advantage=np.zeros_like(batch.advantage))
-    state, metrics = shared_learner.update(state, still, hyper)
+    state, metrics = shared_learner.update(state, None, still, hyper)
     assert metrics["grad_norm"] == 0.0
     assert metrics["finite"]
     assert state.updates == before.updates + 1
@@ -191,7 +191,7 @@ def test_a_role_that_skips_an_iteration_stays_bitwise_and_counts_five_after_ten(
         before = toy.host(states)
         for role in states:
             if updates_now(k, every[role], 0):
-                states[role], _ = shared_learner.update(states[role], batch, numbers[role])
+                states[role], _ = shared_learner.update(states[role], None, batch, numbers[role])
         assert not toy.same(states["sales"], before["sales"])
         assert toy.same(states["customer"], before["customer"]) == (k % 2 == 1)
     assert [int(states[r].updates) for r in states] == [10, 5]
@@ -205,8 +205,10 @@ def test_one_roles_update_does_not_move_with_the_others(toy, shared_learner):
         sales = shared_learner.init(toy.params(sales_seed))
         customer = shared_learner.init(toy.params(1))
         for _ in range(2):
-            sales, _ = shared_learner.update(sales, batch, toy.hyper(learning_rate=sales_rate))
-            customer, _ = shared_learner.update(customer, batch, toy.hyper())
+            sales, _ = shared_learner.update(
+                sales, None, batch, toy.hyper(learning_rate=sales_rate)
+            )
+            customer, _ = shared_learner.update(customer, None, batch, toy.hyper())
         return toy.host(customer)
 
     assert toy.same(customer_after(0, 1e-2), customer_after(5, 1.0))
@@ -216,12 +218,12 @@ def test_one_roles_update_does_not_move_with_the_others(toy, shared_learner):
 @pytest.mark.parametrize("where", ["advantage", "reference_logp"])
 def test_a_loss_that_is_not_finite_is_refused_and_leaves_every_bit(toy, shared_learner, bad, where):
     batch, hyper = toy.batch(toy.rows()), toy.hyper(weight_decay=0.1)
-    state, fine = shared_learner.update(shared_learner.init(toy.params()), batch, hyper)
+    state, fine = shared_learner.update(shared_learner.init(toy.params()), None, batch, hyper)
     check_finite(fine, "sales")
     before = toy.host(state)
     values = np.array(getattr(batch, where))
     values[1] = bad
-    state, metrics = shared_learner.update(state, batch.replace(**{where: values}), hyper)
+    state, metrics = shared_learner.update(state, None, batch.replace(**{where: values}), hyper)
     assert toy.same(state, before)
     with pytest.raises(TrainingError, match="sales: after 1 updates the loss is"):
         check_finite(metrics, "sales")
@@ -235,7 +237,7 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_is_refused(toy):
     learner = toy.learner(score=score)
     state = learner.init(toy.params() | {"zero": jnp.zeros(())})
     before = toy.host(state)
-    state, metrics = learner.update(state, toy.batch(toy.rows()), toy.hyper())
+    state, metrics = learner.update(state, None, toy.batch(toy.rows()), toy.hyper())
     assert np.isfinite(metrics["loss"])
     assert toy.same(state, before)
     with pytest.raises(TrainingError, match=r"norm (inf|nan)"):
@@ -245,7 +247,7 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_is_refused(toy):
 def test_degenerate_groups_alone_give_a_finite_step(toy, shared_learner):
     rows = [toy.row(0.0, rollout=g, degenerate=True) for g in range(4)]
     _, metrics = shared_learner.update(
-        shared_learner.init(toy.params()), toy.batch(rows), toy.hyper()
+        shared_learner.init(toy.params()), None, toy.batch(rows), toy.hyper()
     )
     check_finite(metrics, "agent0")
     assert metrics["surrogate"] == 0.0
@@ -255,7 +257,7 @@ def test_init_copies_and_update_donates(toy, shared_learner):
     params = toy.params()
     before = toy.host(params)
     state = shared_learner.init(params)
-    after, _ = shared_learner.update(state, toy.batch(toy.rows()), toy.hyper())
+    after, _ = shared_learner.update(state, None, toy.batch(toy.rows()), toy.hyper())
     jax.block_until_ready(after)
     assert all(x.is_deleted() for x in jax.tree.leaves(state.params))
     assert toy.same(params, before)
@@ -270,7 +272,7 @@ def test_a_snapshot_outlives_the_state_that_it_was_taken_of(toy, shared_learner,
     state = shared_learner.init(toy.params())
     pool.add(0, state.params)
     for _ in range(3):
-        state, _ = shared_learner.update(state, toy.batch(toy.rows()), toy.hyper())
+        state, _ = shared_learner.update(state, None, toy.batch(toy.rows()), toy.hyper())
     assert toy.same(pool.params(0), toy.params())
     assert not toy.same(state.params, toy.params())
 
@@ -280,7 +282,7 @@ def test_a_snapshot_changes_nothing_in_training(toy, shared_learner):
         pool = OpponentPool("sales", PoolSettings(size=4, keep_first=False, store="host"))
         state = shared_learner.init(toy.params())
         for k in range(3):
-            state, _ = shared_learner.update(state, toy.batch(toy.rows()), toy.hyper())
+            state, _ = shared_learner.update(state, None, toy.batch(toy.rows()), toy.hyper())
             if snapshots:
                 pool.add(k, state.params)
         return toy.host(state)
@@ -291,10 +293,10 @@ def test_a_snapshot_changes_nothing_in_training(toy, shared_learner):
 def test_first_epoch_has_ratio_one_and_the_second_clips(toy, shared_learner):
     batch = toy.on_policy(toy.batch(toy.rows()), toy.params())
     hyper = toy.hyper(learning_rate=0.3)
-    state, first = shared_learner.update(shared_learner.init(toy.params()), batch, hyper)
+    state, first = shared_learner.update(shared_learner.init(toy.params()), None, batch, hyper)
     assert first["ratio_deviation_max"] < 1e-5
     assert first["clip_low"] == first["clip_high"] == 0.0
-    _, second = shared_learner.update(state, batch, hyper)
+    _, second = shared_learner.update(state, None, batch, hyper)
     assert second["ratio_deviation_max"] > 0.2
     assert second["clip_low"] + second["clip_high"] > 0.0
 
@@ -303,7 +305,7 @@ def test_ratio_is_one_at_the_sampling_temperature_and_not_at_another(toy, shared
     batch = toy.on_policy(toy.batch(toy.rows()), toy.params(), temperature=0.6)
     for temperature, equal in ((0.6, True), (1.0, False)):
         _, metrics = shared_learner.update(
-            shared_learner.init(toy.params()), batch, toy.hyper(temperature=temperature)
+            shared_learner.init(toy.params()), None, batch, toy.hyper(temperature=temperature)
         )
         assert (metrics["ratio_deviation_max"] < 1e-5) == equal
         assert (metrics["logp_gap_max"] < 1e-5) == equal
@@ -313,17 +315,17 @@ def test_reference_log_probs_are_the_references_and_do_not_move_with_the_policy(
     toy, shared_learner
 ):
     batch, reference = toy.batch(toy.rows()), toy.params(3)
-    logp = shared_learner.reference_logp(reference, batch, 0.6)
-    expected, _ = toy.score(reference, batch.ids, batch.positions, batch.segment_ids, 0.6)
+    logp = shared_learner.reference_logp(reference, None, batch, 0.6)
+    expected, _ = toy.score(reference, None, batch.ids, batch.positions, batch.segment_ids, 0.6)
     real = batch.weight > 0
     np.testing.assert_allclose(np.asarray(logp)[real], np.asarray(expected)[real], rtol=1e-6)
     state = shared_learner.init(reference)
     start = batch.replace(reference_logp=logp)
-    state, metrics = shared_learner.update(state, start, toy.hyper(temperature=0.6))
+    state, metrics = shared_learner.update(state, None, start, toy.hyper(temperature=0.6))
     assert metrics["kl"] < 1e-9
-    state, metrics = shared_learner.update(state, start, toy.hyper(temperature=0.6))
+    state, metrics = shared_learner.update(state, None, start, toy.hyper(temperature=0.6))
     assert metrics["kl"] > 1e-5
-    again = shared_learner.reference_logp(reference, batch, 0.6)
+    again = shared_learner.reference_logp(reference, None, batch, 0.6)
     np.testing.assert_array_equal(again, logp)
 
 
@@ -331,7 +333,9 @@ def test_a_token_is_learned_from_what_stands_before_it(toy, shared_learner):
     row = toy.row(1.0, turns=[(1, 3)])
     row.view.ids[:] = [1, 2, 3, 4, 5, 6]  # the one sampled token, 3, follows 2
     hyper = toy.hyper(kl=0.0, entropy=0.0)
-    state, _ = shared_learner.update(shared_learner.init(toy.params()), toy.batch([row]), hyper)
+    state, _ = shared_learner.update(
+        shared_learner.init(toy.params()), None, toy.batch([row]), hyper
+    )
     touched = np.abs(moments(state)["table"]).sum(axis=1) > 0
     assert touched.tolist() == [False, False, True, False, False, False, False]
     gained = np.asarray(state.params["table"] - toy.params()["table"])[2]
@@ -353,7 +357,7 @@ def test_the_rate_warms_up_then_decays_by_the_roles_own_updates(toy):
 def test_metrics_name_the_rate_and_count_of_this_update(toy, shared_learner):
     hyper = toy.hyper(learning_rate=1.0, warmup_updates=4)
     state, metrics = shared_learner.update(
-        shared_learner.init(toy.params()), toy.batch(toy.rows()), hyper
+        shared_learner.init(toy.params()), None, toy.batch(toy.rows()), hyper
     )
     assert metrics["learning_rate"] == 0.25
     assert metrics["updates"] == state.updates == 1
@@ -364,10 +368,10 @@ def test_cutting_micro_batches_to_their_longest_row_changes_nothing(toy, mode):
     batch, hyper = toy.batch(toy.rows(7), lengths=(64,)), toy.hyper()
     loss, grads = whole_gradient(toy, toy.params(), batch, hyper, normalise=mode)
     cut = toy.learner(micro=2, normalise=mode, lengths=(4, 8, 12, 16, 32))
-    state, metrics = cut.update(cut.init(toy.params()), batch, hyper)
+    state, metrics = cut.update(cut.init(toy.params()), None, batch, hyper)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert_close(jax.tree.map(lambda m: m / 0.1, moments(state)), grads)
     whole = toy.learner(micro=2, normalise=mode)
-    one, two = (x.reference_logp(toy.params(), batch, 1.0) for x in (cut, whole))
+    one, two = (x.reference_logp(toy.params(), None, batch, 1.0) for x in (cut, whole))
     real = batch.segment_ids > 0
     assert_close(np.where(real, one, 0), np.where(real, two, 0))

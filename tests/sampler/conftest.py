@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params
 from ibrl_jax.models.presets import preset
 from ibrl_jax.sampler.compiled import Programs
@@ -31,7 +31,7 @@ def quick_compile():
 
 @pytest.fixture(scope="session")
 def model():
-    return Decoder(preset("qwen3_micro", vocab_size=V))
+    return Decoder(preset("qwen3_micro", vocab_size=V), None)
 
 
 @pytest.fixture(scope="session")

@@ -28,14 +28,14 @@ def ask(slot, ids, *, key=(3, 4), temperature=1.0, max_new=MAX_NEW, params="a"):
 def scores(model):
     """`scores(params, ids, temperature)`: log-probabilities [T] of a view by one full pass."""
     quick = {"xla_backend_optimization_level": 0}
-    program = jax.jit(functools.partial(score, model), static_argnums=5, compiler_options=quick)
+    program = jax.jit(functools.partial(score, model), static_argnums=6, compiler_options=quick)
 
     def of(params, ids, temperature):
         padded = np.zeros((1, LONGEST), np.int32)
         padded[0, : len(ids)] = ids
         positions = np.arange(LONGEST)[None]
         segments = (positions < len(ids)).astype(np.int32)
-        return np.asarray(program(params, padded, positions, segments, temperature, 16)[0])[
+        return np.asarray(program(params, None, padded, positions, segments, temperature, 16)[0])[
             0, : len(ids)
         ]
 
@@ -236,7 +236,7 @@ def test_a_turn_writes_only_the_entries_that_it_read(engine):
     fill(engine, 99)
     done = engine.run([ask(slot, view)])[0]
     held = len(view) + len(done.ids) - 1
-    for v in engine._store.v:
+    for v in (layer.v for layer in engine._store.now.layers):
         written = np.any(np.asarray(v[slot]) != 99, axis=(0, 2))
         np.testing.assert_array_equal(written, np.arange(LONGEST) < held)
 
@@ -258,7 +258,7 @@ def test_greedy_takes_the_likeliest_token(engine, sets, scores):
 
 def test_nothing_compiles_after_the_warm_up(engine, caplog):
     count = engine.compilations
-    assert count == len(engine.settings.shapes()) + 1 == 5  # and the one that lays parameters out
+    assert count == len(engine.programs.shapes()) + 1 == 5  # and the one that lays parameters out
     slots = [engine.acquire() for _ in range(6)]
     for n in (1, 9, 10, 11, 23, 24, 25, 40, 47, 48, 60):
         for rows in (1, 3, 6):

@@ -14,10 +14,16 @@ GOOD: dict[str, Any] = dict(
 
 
 def test_only_shapes_that_can_occur_are_listed():
-    shapes = EngineSettings(**{**GOOD, "lengths": (8, 64)}).shapes()
-    assert Shape(rows=1, new_tokens=8, length=8) in shapes
-    assert Shape(rows=1, new_tokens=32, length=8) not in shapes  # nine new tokens need nine entries
+    shapes = EngineSettings(**{**GOOD, "lengths": (8, 64)}).shapes(aligned=False)
+    few = dict(rows=1, length=8, aligned=False)
+    assert Shape(new_tokens=8, **few) in shapes
+    assert Shape(new_tokens=32, **few) not in shapes  # nine new tokens need nine entries
     assert len(shapes) == 2 * 3
+
+
+def test_rows_that_are_the_slots_come_in_one_number():
+    shapes = EngineSettings(**GOOD).shapes(aligned=True)
+    assert {shape.rows for shape in shapes} == {4}
 
 
 @pytest.mark.parametrize(
