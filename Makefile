@@ -7,13 +7,15 @@ N ?= 100000
 PY := .venv/bin/python
 RUN_READY := .venv/.ready-run
 DEV_READY := .venv/.ready-dev
-DISPOSABLE := .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
+PARITY_PY := .venv-parity/bin/python
+PARITY_READY := .venv-parity/.ready
+DISPOSABLE := .venv .venv-parity .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
 FLOORS := $(PY) .venv/bin/lint-imports --no-logo
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help quickstart test train sft evaluate report play audit resume-check fuzz lint format \
-	tensorboard human-corpus tokenizer clean
+.PHONY: help quickstart test train sft evaluate report play export audit resume-check fuzz lint format \
+	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench-gpu clean
 
 help: ## list the jobs (what a bare `make` does)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -36,6 +38,9 @@ report: need-RUN $(RUN_READY) ## write a run's report.html: RUN= [ARGS=]
 play: need-RUN $(RUN_READY) ## talk to a trained policy in the terminal: RUN= [ARGS=]
 	@$(PY) -m ibrl_jax.serve --run="$(RUN)" $(ARGS)
 
+export: need-RUN need-ROLE need-TO $(RUN_READY) ## a policy as a Hugging Face folder: RUN= ROLE=agent0 TO=folder
+	@$(PY) -m ibrl_jax.export --run="$(RUN)" --role="$(ROLE)" --to="$(TO)" $(ARGS)
+
 tensorboard: $(RUN_READY) ## curves and transcripts in the browser: [RUN=] (all runs without it)
 	@$(PY) -m tensorboard.main --logdir="$(if $(RUN),$(RUN),runs)" $(ARGS)
 
@@ -54,6 +59,24 @@ human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues:
 tokenizer: $(RUN_READY) ## train the tiny tokenizer again from the synthetic corpus
 	@$(PY) -m ibrl_jax.trainer.tokenizer
 
+models: $(RUN_READY) ## list the networks that have a name, with their numbers of parameters
+	@$(PY) -m ibrl_jax.models.table
+
+memory: need-CONFIG $(RUN_READY) ## what a config takes on each device, compiled ahead of time: CONFIG= [DEVICE_GB=80]
+	@$(PY) -m ibrl_jax.memory --config="$(CONFIG)" --device-gb="$(or $(DEVICE_GB),0)" $(ARGS)
+
+multihost: $(RUN_READY) ## two processes train as one does, one is killed, the run goes on [ARGS=]
+	@$(PY) -m ibrl_jax.trainer.multihost $(ARGS)
+
+parity: $(PARITY_READY) ## random networks of every family beside the reference implementation (installs torch)
+	@$(PARITY_PY) tests/parity/random_models.py $(ARGS)
+
+parity-real: $(PARITY_READY) ## a small released model: its own words, then IB-RL on it (installs torch, fetches 93 MB)
+	@$(PARITY_PY) tests/parity/real_model.py $(ARGS)
+
+bench-gpu: $(RUN_READY) ## decoding and updating against what the accelerator can do [ARGS="--preset=qwen3_5_4b"]
+	@$(PY) -m benchmarks.gpu $(ARGS)
+
 test: $(DEV_READY) ## run the tests [ARGS="-k name"]
 	@$(PY) -m pytest $(ARGS)
 
@@ -68,11 +91,13 @@ clean: ## remove .venv and every cache; runs/ stays
 
 # ------------------------------------------------------------------------------ what jobs stand on
 
-NEEDS := need-CONFIG need-RUN need-DATA
+NEEDS := need-CONFIG need-RUN need-DATA need-ROLE need-TO
 .PHONY: $(NEEDS)
 need-CONFIG: EXAMPLE := configs/dond/mini.py
 need-RUN: EXAMPLE := runs/mini/seed0
 need-DATA: EXAMPLE := path/to/the/original/files
+need-ROLE: EXAMPLE := agent0
+need-TO: EXAMPLE := exported/agent0
 $(NEEDS): need-%:
 	@test -n '$($*)' || { \
 	  echo 'make $(MAKECMDGOALS) needs $*=..., such as $*=$(EXAMPLE)' >&2; exit 2; }
@@ -83,6 +108,16 @@ $(RUN_READY): requirements.txt constraints.txt $(PY)
 
 $(DEV_READY): requirements-dev.txt $(RUN_READY)
 	@$(call install,requirements-dev.txt)
+
+# An environment of its own, since nothing else needs torch; torch first, as the file pins it.
+$(PARITY_READY): requirements-parity.txt requirements.txt constraints.txt $(PY)
+	@rm -rf .venv-parity && $(PYTHON) -m venv .venv-parity && \
+	{ echo 'setting up .venv-parity from requirements-parity.txt'; \
+	  $(PARITY_PY) -m pip install -q --disable-pip-version-check --no-input \
+	    "`grep -o '^torch==[0-9.]*' requirements-parity.txt`" && \
+	  $(PARITY_PY) -m pip install -q --disable-pip-version-check --no-input \
+	    -r requirements-parity.txt -c constraints.txt; } && touch $@ || { \
+	  echo 'pip could not install requirements-parity.txt; its last words stand above' >&2; exit 2; }
 
 $(PY):
 	@$(PYTHON) -c '' 2>/dev/null || { \

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,29 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ibrl_jax.checks import check_together
 from ibrl_jax.errors import UserError
 from ibrl_jax.fields import Field
+
+SCRATCH_PRESETS = ("qwen3_tiny", "qwen3_micro", "qwen3_5_tiny", "qwen3_5_micro")
+"""Networks that are as large as their tokenizer's vocabulary asks."""
+
+RELEASED_PRESETS = (
+    "smollm2_135m",
+    "qwen2_5_0_5b",
+    "qwen2_5_1_5b",
+    "qwen2_5_3b",
+    "qwen2_5_7b",
+    "qwen3_0_6b",
+    "qwen3_1_7b",
+    "qwen3_4b",
+    "qwen3_8b",
+    "qwen3_5_0_8b",
+    "qwen3_5_2b",
+    "qwen3_5_4b",
+    "qwen3_5_9b",
+)
+"""Networks of the sizes that were released; their weights are random without a folder."""
 
 ROLE = {
     "train": Field(True, "whether this role's policy learns; if not, `counterpart` holds its seat"),
@@ -78,13 +98,70 @@ SCHEMA: dict[str, Any] = {
     },
     "policy": {
         "preset": Field(
-            "qwen3_tiny", "the network, by name", choices=("qwen3_tiny", "qwen3_micro")
+            "qwen3_tiny",
+            "the network, by name; not read where there is a folder",
+            choices=(*SCRATCH_PRESETS, *RELEASED_PRESETS),
         ),
-        "tokenizer": Field("embedded", "`embedded`, or the path of a sentencepiece model"),
-        "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
+        "folder": Field(
+            "",
+            "a Hugging Face folder: network, weights, tokenizer and chat format; empty: the preset",
+        ),
+        "tokenizer": Field(
+            "auto",
+            "`auto` (the folder's, else `embedded`), `embedded`, or the path of a sentencepiece "
+            "model or a Hugging Face folder",
+        ),
+        "chat": Field(
+            "auto",
+            "how a dialogue is spelled; auto: by the folder and the tokenizer",
+            choices=("auto", "chatml", "qwen3", "qwen3_5", "llama3"),
+        ),
+        "thinking": Field(False, "whether a policy thinks aloud before it speaks"),
+        "thoughts": Field(
+            "keep", "what becomes of its earlier thoughts in its own view: `keep` is all there is"
+        ),
         "start": Field(
-            "sft", "`sft` (train it first), `random`, or a policy folder that `make sft` wrote"
+            "sft",
+            "`sft` (train it first), `random`, `pretrained` (the folder's weights as they are), or "
+            "a policy folder that `make sft` or a run wrote",
         ),
+        "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
+        "attention": Field(
+            "auto", "kernel of training attention", choices=("auto", "xla", "cudnn")
+        ),
+        "remat": Field(
+            "auto",
+            "whether layers are computed again in the backward pass; auto: as the size asks",
+            choices=("auto", "yes", "no"),
+        ),
+        "delta_chunk": Field(
+            0, "positions a chunk of the delta rule; 0: as the size asks", low=0, high=1024
+        ),
+    },
+    "lora": {
+        "rank": Field(0, "rank of the adapters that train; 0: all parameters do", low=0),
+        "alpha": Field(32.0, "adapters weigh `alpha` / `rank`", low=0.0),
+        "targets": Field(
+            ("q", "k", "v", "o", "gate", "up", "down"),
+            "kernels with an adapter: `q` in every layer, `attention/q` in those of that kind",
+        ),
+    },
+    "mesh": {
+        "data": Field(1, "devices over which rows are spread; -1: what the others leave", low=-1),
+        "fsdp": Field(1, "over which rows are spread and parameters cut", low=-1),
+        "tensor": Field(1, "over which heads, widths and vocabulary are cut", low=-1),
+    },
+    "placement": Field(
+        "shared", "whether roles share one mesh or have one each", choices=("shared", "split")
+    ),
+    "hosts": {
+        "coordinator": Field(
+            "", "`host:port` of process 0; empty: the launcher says it, or there is one process"
+        ),
+        "count": Field(0, "processes of the run; 0: as many as the launcher says", low=0),
+        "index": Field(-1, "which of them this is; -1: the launcher says it", low=-1),
+        "start_seconds": Field(300.0, "how long to wait until all are there", low=1.0),
+        "silence_seconds": Field(30.0, "how long one may be silent before it is gone", low=5.0),
     },
     "sft": {
         "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1, high=1e9),
@@ -136,6 +213,7 @@ SCHEMA: dict[str, Any] = {
         "sample_per": Field(
             "rollout", "what shares a matchup", choices=("rollout", "scenario", "iteration")
         ),
+        "store": Field("host", "whose memory holds snapshots", choices=("host", "device")),
     },
     "stabilise": {
         "pool": Field(True, "whether past policies hold seats"),
@@ -206,9 +284,6 @@ SCHEMA: dict[str, Any] = {
 _OPEN = {"endpoints": ENDPOINT}
 """Sections whose entries a user names; every entry has the same fields."""
 
-_NAME_BYTES = 200
-"""The longest name of a folder; disks take 255, and what is written beside it has a longer one."""
-
 
 def default_config() -> ConfigDict:
     """Every setting at its default; keys are locked, so a typo in a config file cannot pass."""
@@ -275,91 +350,8 @@ def check(config: ConfigDict) -> ConfigDict:
         problem = field.problem(field.coerce(value))
         if problem:
             raise UserError(f"config.{key} {problem} ({field.doc})")
-    if Path(config.name).name != config.name or config.name in ("", ".."):
-        raise UserError(f"config.name must be the name of a folder, not {config.name!r}")
-    for key, path in (("name", config.name), ("run.root", config.run.root)):
-        _check_path(key, path)
-    if config.policy.start == "sft" and not config.sft.families:
-        raise UserError("config.sft.families must name a scripted teacher, since the start is sft")
-    roles = list(config.roles)
-    only = config.matchup.only
-    if len(only) != len(roles):
-        raise UserError(
-            f"config.matchup.only must have {len(roles)} numbers, one a role ({', '.join(roles)}), "
-            f"not {len(only)}"
-        )
-    total = config.matchup.all + sum(only)
-    if not math.isclose(total, 1.0, abs_tol=1e-6):
-        raise UserError(
-            f"config.matchup.all and config.matchup.only must sum to 1, not {total:g} "
-            f"({config.matchup.all:g} + {' + '.join(f'{p:g}' for p in only)})"
-        )
-    shares = config.dond.split_fractions
-    if len(shares) != 3 or not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
-        raise UserError(
-            "config.dond.split_fractions must be three shares that sum to 1: train, val, test"
-        )
-    for role, settings in config.roles.items():
-        if not settings.train and not settings.counterpart:
-            raise UserError(
-                f"config.roles.{role}.counterpart must name who holds the seat, "
-                "since it does not train"
-            )
-        for name in settings.counterpart:
-            _check_name(config, f"roles.{role}.counterpart", name, ("frozen", "scripted", "api"))
-        if settings.update_offset >= settings.update_every:
-            raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
-    if not any(settings.train for settings in config.roles.values()):
-        raise UserError("config.roles has no role with train = True; at least one must learn")
-    if config.isolation["update"] == "tied":
-        _check_tied(config)
-    for name in config.evaluation.counterparts:
-        if ":" in name:
-            _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
+    check_together(config)
     return config
-
-
-def _check_path(key: str, path: str) -> None:
-    """Every name in a path must be one that any disk takes."""
-    for character, name in (("\\", "a backslash"), ("\0", "a NUL byte")):
-        if character in path:
-            raise UserError(f"config.{key} must be a path without {name}, not {path!r}")
-    longest = max(path.split("/"), key=_bytes)
-    if _bytes(longest) > _NAME_BYTES:
-        raise UserError(
-            f"config.{key} must have names of at most {_NAME_BYTES} bytes, not the "
-            f"{_bytes(longest)} of {longest[:20]!r}..."
-        )
-
-
-def _bytes(name: str) -> int:
-    return len(name.encode(errors="surrogatepass"))
-
-
-def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -> None:
-    """The form of a counterpart's name, and that its endpoint is one of the config's."""
-    kind, _, which = name.partition(":")
-    if kind not in kinds or not which:
-        forms = " or ".join(f"{kind}:..." for kind in kinds)
-        raise UserError(f"config.{key} names {name!r}, which is no counterpart: it is {forms}")
-    if kind == "api" and which not in config.endpoints:
-        raise UserError(f"config.{key} names {name}, and config.endpoints has no {which!r}")
-
-
-def _check_tied(config: ConfigDict) -> None:
-    """One learner for all roles needs all to train, and to be told the same."""
-    (first, lead), *others = config.roles.items()
-    if not all(settings.train for settings in config.roles.values()):
-        raise UserError("config.isolation.update=tied needs every role to train")
-    for role, settings in others:
-        for key in settings:
-            schedule = key in ("update_every", "update_offset") and not config.stabilise.stagger
-            if settings[key] != lead[key] and not schedule:
-                raise UserError(
-                    f"config.isolation.update=tied needs config.roles.{role}.{key} to be that of "
-                    f"{first}, {lead[key]!r}, not {settings[key]!r}"
-                    + ("; or set config.stabilise.stagger=False" if "update_" in key else "")
-                )
 
 
 def to_dict(config: ConfigDict) -> dict[str, Any]:

@@ -83,15 +83,15 @@ def run(
     except KeyboardInterrupt as stop:
         _end(str(stop) or interrupted, 130)
     except Exception as error:
-        problem = _unwritable(error)
+        problem = unwritable(error)
         if problem is None:
             raise
-        _end(f"{problem}; what was saved before is whole", 2)
+        _end(problem, 2)
     sys.exit(0)
 
 
-def _unwritable(error: BaseException) -> str | None:
-    """What is wrong with the disk or the path, if that is what went wrong.
+def unwritable(error: BaseException) -> str | None:
+    """A sentence on what is wrong with the disk or the path, if that is what went wrong.
 
     Libraries that write for us raise errors of their own for a full disk, which only say so in
     their text or in what caused them.
@@ -101,11 +101,15 @@ def _unwritable(error: BaseException) -> str | None:
     at = f" at {os.fsdecode(names[0])}" if names and not isinstance(names[0], int) else ""
     if isinstance(error, OSError) and error.errno is not None:
         if error.errno in _LOCKED or (error.errno in _NO_SUCH_PLACE and error.filename):
-            return f"cannot write{at}: {os.strerror(error.errno)}"
+            return _cannot_write(at, error.errno)
     for number in (errno.ENOSPC, errno.EDQUOT):
         if any(os.strerror(number) in str(cause) for cause in chain):
-            return f"cannot write{at}: {os.strerror(number)}"
+            return _cannot_write(at, number)
     return None
+
+
+def _cannot_write(at: str, number: int) -> str:
+    return f"cannot write{at}: {os.strerror(number)}; what was saved before is whole"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

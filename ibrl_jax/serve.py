@@ -22,9 +22,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     from ibrl_jax.dialogue.loop import Match, play
     from ibrl_jax.dialogue.views import PolicyRef
     from ibrl_jax.identity import generator
-    from ibrl_jax.models.params import init_params
-    from ibrl_jax.trainer.policies import load_policy
+    from ibrl_jax.trainer.placing import places
     from ibrl_jax.trainer.run import RunFolder
+    from ibrl_jax.trainer.weights import load_weights
 
     folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
     config = configs.override(folder.config(), options.overrides)
@@ -37,8 +37,10 @@ def main(argv: Sequence[str], console: Console) -> None:
     policy = other if config.roles[other].train else next(r for r in roles if config.roles[r].train)
     cast = build_cast(config, domain, speech, slots=1)
     folder.need_policies([policy])
-    params = load_policy(folder.policy(policy), init_params(speech.model.config, 0), speech)
-    cast.load(other, "play", params)
+    place = places(config, speech, roles)[other]
+    weights = load_weights(config, speech, place, folder.policy(policy))
+    cast.hold(other, weights.frozen)
+    cast.load(other, "play", weights.trained)
     ref = PolicyRef(id=policy, seat="frozen", version=0)
     scenarios = domain.scenarios(config.evaluation.split)
     draw = options.get("draw", "0")

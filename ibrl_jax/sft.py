@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -20,12 +21,17 @@ def main(argv: Sequence[str], console: Console) -> None:
         )
 
     from ibrl_jax.dialogue.build import build_domain, build_speech
+    from ibrl_jax.parallel.hosts import HostSettings, start
     from ibrl_jax.trainer.policies import about_policy
     from ibrl_jax.trainer.run import write_json
     from ibrl_jax.trainer.start import start_policy
 
-    domain, speech = build_domain(config), build_speech(config)
-    _, folder = start_policy(config, domain, speech, notes(console))
+    with start(HostSettings(**dict(config.hosts)), os.environ) as hosts:
+        domain, speech = build_domain(config), build_speech(config)
+        console.quiet = not hosts.is_first
+        _, folder = start_policy(config, domain, speech, notes(console), hosts)
+    if not hosts.is_first:
+        return
     assert folder is not None
     about = about_policy(folder)
     sentence = (

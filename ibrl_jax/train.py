@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -14,9 +15,14 @@ def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("config", "quickstart"))
     config = configs.load(options.need("config", "configs/dond/mini.py"), options.overrides)
 
+    from ibrl_jax.parallel.hosts import HostSettings, start
     from ibrl_jax.trainer.session import train, train_sentence
 
-    folder = train(config, console)
+    with start(HostSettings(**dict(config.hosts)), os.environ) as hosts:
+        console.quiet = not hosts.is_first
+        folder = train(config, console, hosts)
+    if not hosts.is_first:
+        return
     sentence = train_sentence(folder)
     folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)

@@ -8,8 +8,19 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from ibrl_jax.config import check, default_config, describe, endpoint, from_dict, load, to_dict
+from ibrl_jax.config import (
+    RELEASED_PRESETS,
+    SCRATCH_PRESETS,
+    check,
+    default_config,
+    describe,
+    endpoint,
+    from_dict,
+    load,
+    to_dict,
+)
 from ibrl_jax.errors import UserError
+from ibrl_jax.models.presets import PRESETS, preset
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(p for p in (ROOT / "configs").rglob("*.py") if p.name != "__init__.py")
@@ -64,6 +75,15 @@ def test_the_ablations_change_one_term_each() -> None:
         seat = {"roles.agent1.train", "roles.agent1.counterpart"}
         pace = {"roles.agent0.update_every"}  # who learns alone does not take turns
         assert seat <= changed[f"unilateral-{name}"] <= seat | pace
+
+
+def test_the_presets_are_those_of_the_networks() -> None:
+    assert {*SCRATCH_PRESETS, *RELEASED_PRESETS} == set(PRESETS)
+    for name in PRESETS:
+        if name in RELEASED_PRESETS:
+            assert preset(name).vocab_size > 40_000
+        else:
+            assert preset(name, vocab_size=7).vocab_size == 7
 
 
 def flat(config: ConfigDict, prefix: str = ""):
@@ -205,7 +225,7 @@ def test_a_typo_in_a_file_is_told_what_was_meant(tmp_path: Path) -> None:
         ("dond.split_fractions=thirds", "a list of numbers"),
         ("sft.families=3", "a list of names"),
         ("evaluation.split=train", "one of val, test"),
-        ("policy.preset=qwen3_8b", "one of qwen3_tiny, qwen3_micro"),
+        ("policy.preset=qwen3_7b", "one of qwen3_tiny, qwen3_micro"),
         ("sft.seed=2000000000", "at most 1e+09"),
         ("optimiser.b1=1.0", "at most 0.99999"),
         ("optimiser.b2=1", "at most 0.99999"),
@@ -245,6 +265,15 @@ def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, r
             "needs every role to train",
         ),
         (["sft.families=()"], "must name a scripted teacher"),
+        (["policy.start=pretrained"], "config.policy.folder must name a Hugging Face folder"),
+        (["policy.folder=a\0"], "config.policy.folder must be a path without a NUL byte"),
+        (["lora.rank=4", "lora.targets=()"], "config.lora.targets must name a kernel"),
+        (["lora.rank=4", "lora.alpha=0"], "config.lora.alpha must be above 0"),
+        (["mesh.fsdp=0"], "config.mesh has an axis of 0 devices"),
+        (
+            ["placement=split", "isolation.update=tied", "stabilise.stagger=False"],
+            "choose config.placement=shared",
+        ),
         (["name="], "the name of a folder"),
         (["name=../elsewhere"], "the name of a folder"),
         (["name=a\\b"], "config.name must be a path without a backslash"),

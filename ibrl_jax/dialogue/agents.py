@@ -20,7 +20,7 @@ import numpy as np
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
-from ibrl_jax.domains.base import Domain, Role, Scenario, Turn, TurnEnd
+from ibrl_jax.domains.base import Adapter, Domain, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import Request
@@ -79,9 +79,27 @@ class Speaker(Protocol):
     def sit(self, seat: SeatContext, conductor: Conductor) -> Agent: ...
 
 
+def _prompt(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
+    own_side = [turn.seen_by(seat.role) for turn in turns]
+    return adapter.system(seat.scenario, seat.role, own_side) if adapter else seat.prompt
+
+
+def _own(adapter: Adapter | None, turn: Turn) -> str:
+    return adapter.own(turn) if adapter else turn.said
+
+
+def _utterance(adapter: Adapter | None, text: str, end: TurnEnd) -> Utterance:
+    """What was written, in the form that the referee reads; a broken form is no utterance."""
+    said = adapter.utterance(text) if adapter and end == "stop" else text
+    return Utterance(text="", end="error") if said is None else Utterance(text=said, end=end)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalSpeaker:
-    """A policy on this machine's engine. `params` names its parameters there."""
+    """A policy on this machine's engine. `params` names its parameters there.
+
+    With an `adapter` it speaks in that one's form; its system prompt is that of the first turn.
+    """
 
     engine: Engine
     speech: Speech
@@ -89,6 +107,7 @@ class LocalSpeaker:
     ref: PolicyRef
     temperature: float
     max_new: int
+    adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
@@ -107,20 +126,25 @@ class _LocalAgent:
         self._view = ViewBuilder(role=seat.role, policy=speaker.ref)
         self._heard = 0
         self._own: tuple[int, int, bool] | None = None
-        self._read(speaker.speech.chat.system(), seat.prompt, -1, Segment.TEMPLATE)
+        prompt = _prompt(speaker.adapter, seat, ())
+        self._read(speaker.speech.chat.system(), prompt, -1, Segment.TEMPLATE)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
         speaker, chat, view = self._speaker, self._speaker.speech.chat, self._view
+        sampled = -1
         if self._own is not None:
             start, turn, stopped = self._own
             if turn == len(turns):  # refused: as if it had never been said
                 view.retract(start)
             else:
                 view.read(chat.close(stopped), turn, Segment.TEMPLATE)
+                sampled = turn
             self._own = None
         for index in range(self._heard, len(turns)):
             if turns[index].role != self._seat.role:
                 self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART)
+            elif index != sampled:
+                self._scripted(turns[index], index)
         self._heard = turn = len(turns)
         start, longest = len(view), speaker.engine.settings.max_length
         if start + len(chat.header()) >= longest:
@@ -144,11 +168,22 @@ class _LocalAgent:
         )
         view.sampled(completion.ids, completion.logps, turn)
         self._own = (start, turn, completion.ids[-1:] == [chat.stop_ids[0]])
-        return Utterance(text=speaker.speech.tokenizer.decode(completion.ids), end=completion.end)
+        said = chat.opening + speaker.speech.tokenizer.decode(completion.ids)
+        return _utterance(speaker.adapter, said, completion.end)
 
     def close(self) -> RoleView:
         self._speaker.engine.release(self._slot)
         return self._view.finish()
+
+    def _scripted(self, turn: Turn, index: int) -> None:
+        """A line that the domain spoke for the role: in its view as its own words, mask 0."""
+        chat, tokenizer = self._speaker.speech.chat, self._speaker.speech.tokenizer
+        before = chat.header()
+        if chat.opening:  # the header opens a thought, and the line has none
+            blank = tokenizer.encode("\n\n")
+            before = [*before, *tokenizer.encode("\n"), tokenizer.control("</think>"), *blank]
+        said = _own(self._speaker.adapter, turn)
+        self._read((before, chat.close(False)), said, index, Segment.TEMPLATE)
 
     def _read(
         self, around: tuple[list[int], list[int]], text: str, turn: int, kind: Segment
@@ -178,10 +213,12 @@ class ScriptedSpeaker:
 class _ScriptedAgent:
     def __init__(self, speaker: ScriptedSpeaker, seat: SeatContext) -> None:
         self._player = speaker.domain.scripted(speaker.family, seat.scenario, seat.role, seat.rng)
+        self._role = seat.role
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
         del attempt
-        return Utterance(text=self._player.reply(turns), end="stop")
+        own_side = [turn.seen_by(self._role) for turn in turns]
+        return Utterance(text=self._player.reply(own_side), end="stop")
 
     def close(self) -> None:
         return None
@@ -193,13 +230,18 @@ OPENING = "(You speak first.)"
 
 @dataclass(frozen=True, kw_only=True)
 class ApiSpeaker:
-    """A model behind an OpenAI-compatible endpoint."""
+    """A model behind an OpenAI-compatible endpoint; with an `adapter` it speaks in that one's form.
+
+    Its prompt is made anew each turn, as an endpoint keeps nothing.
+    """
 
     endpoint: Endpoint
+    adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
-        return f"api:{self.endpoint.settings.name}"
+        form = f":{self.adapter.name}" if self.adapter else ""
+        return f"api:{self.endpoint.settings.name}{form}"
 
     def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
         return _ApiAgent(self, seat, conductor)
@@ -207,23 +249,27 @@ class ApiSpeaker:
 
 class _ApiAgent:
     def __init__(self, speaker: ApiSpeaker, seat: SeatContext, conductor: Conductor) -> None:
-        self._endpoint = speaker.endpoint
+        self._endpoint, self._adapter = speaker.endpoint, speaker.adapter
         self._seat = seat
         self._conductor = conductor
         # Three conversations of a scenario are three calls, and a rerun replays those three.
         self._conversation = seat.key_of(-1, 0)[0]
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
-        messages = [{"role": "system", "content": self._seat.prompt}]
+        system = _prompt(self._adapter, self._seat, turns)
+        messages = [{"role": "system", "content": system}]
         if not turns or turns[0].role == self._seat.role:
             messages.append({"role": "user", "content": OPENING})
         for turn in turns:
-            own = turn.role == self._seat.role
-            messages.append({"role": "assistant" if own else "user", "content": turn.text})
+            if turn.role == self._seat.role:
+                messages.append({"role": "assistant", "content": _own(self._adapter, turn)})
+            else:
+                messages.append({"role": "user", "content": turn.text})
         answer = await self._conductor.elsewhere(
             self._endpoint.chat(messages, sample_index=self._conversation + attempt)
         )
-        return Utterance(text=answer.text, end="length" if answer.finish == "length" else "stop")
+        end: TurnEnd = "length" if answer.finish == "length" else "stop"
+        return _utterance(self._adapter, answer.text, end)
 
     def close(self) -> None:
         return None

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from ibrl_jax.config import SCRATCH_PRESETS
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.dialogue.chat import ChatML
+from ibrl_jax.dialogue.chat import load_chat
 from ibrl_jax.dialogue.loop import Hall
 from ibrl_jax.dialogue.policy import Speech
-from ibrl_jax.dialogue.tokenizers import load_tokenizer
-from ibrl_jax.domains.base import Domain
+from ibrl_jax.dialogue.tokenizers import EMBEDDED, check_fits, load_tokenizer
+from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings
-from ibrl_jax.models.dense import Decoder
-from ibrl_jax.models.presets import preset
+from ibrl_jax.models import hf_config
+from ibrl_jax.models.config import ModelConfig
+from ibrl_jax.models.decoder import Decoder
+from ibrl_jax.models.lora import LoraSettings, check_targets
+from ibrl_jax.models.presets import LARGE, preset
+from ibrl_jax.parallel.hosts import ALONE, Hosts
+from ibrl_jax.parallel.mesh import MeshSettings, build_mesh, local_mesh, split
 from ibrl_jax.rewards.rules import RuleJudge
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings
+
+_RELEASED_CHUNK = 64
+"""Positions a chunk of the delta rule in a released model, as its preset has it."""
 
 
 def build_domain(config: ConfigDict) -> Domain:
@@ -37,38 +50,96 @@ def build_domain(config: ConfigDict) -> Domain:
 
 
 def build_speech(config: ConfigDict) -> Speech:
-    """The network, tokenizer and chat format of the local policies."""
-    tokenizer = load_tokenizer(config.policy.tokenizer)
-    network = preset(config.policy.preset, vocab_size=tokenizer.vocab_size)
-    return Speech(
-        model=Decoder(replace(network, dtype=config.policy.dtype)),
-        tokenizer=tokenizer,
-        chat=ChatML(tokenizer),
+    """The network, tokenizer and chat format of the local policies.
+
+    Raises:
+        UserError: the folder or the tokenizer cannot be read, does not fit, or is of a kind that is
+            not known; or an adapter's target matches nothing.
+    """
+    policy, lora = config.policy, lora_settings(config)
+    folder = Path(policy.folder) if policy.folder else None
+    tokenizer = load_tokenizer(_tokenizer(config, folder))
+    network = _network(config, folder, tokenizer.vocab_size)
+    check_fits(tokenizer, network.vocab_size)
+    if lora:
+        check_targets(lora, network.period)
+    chat = load_chat(
+        policy.chat, tokenizer, folder, thinking=policy.thinking, thoughts=policy.thoughts
     )
+    return Speech(model=Decoder(network, lora), tokenizer=tokenizer, chat=chat)
 
 
-def build_endpoints(config: ConfigDict, ledgers: Path | None) -> dict[str, Endpoint]:
-    """A client for each of `config.endpoints`; `ledgers` is where each goes on with its ledger."""
+def lora_settings(config: ConfigDict) -> LoraSettings | None:
+    """The adapters that train; None where all parameters do."""
+    if not config.lora.rank:
+        return None
+    return LoraSettings(**dict(config.lora))
+
+
+def build_meshes(config: ConfigDict, roles: Sequence[Role]) -> dict[Role, Mesh | None]:
+    """The mesh of each role over all processes' devices; None: the default device.
+
+    Raises:
+        UserError: the sizes do not multiply to the devices, or these cannot be shared out.
+    """
+    settings = MeshSettings(**dict(config.mesh))
+    devices = jax.devices()
+    if config.placement == "split":
+        shares = split(devices, len(roles))
+        return {r: build_mesh(settings, s) for r, s in zip(roles, shares, strict=True)}
+    alone = settings.sizes == (1, 1, 1) and jax.process_count() == 1
+    return dict.fromkeys(roles, None if alone else build_mesh(settings, devices))
+
+
+def build_local_meshes(config: ConfigDict, roles: Sequence[Role]) -> dict[Role, Mesh | None]:
+    """The block of each role's mesh that this process holds: all of it where there is but one.
+
+    Raises:
+        UserError: as `build_meshes`, or this process's devices are no block of it.
+    """
+    meshes = build_meshes(config, roles)
+    return {role: None if mesh is None else local_mesh(mesh) for role, mesh in meshes.items()}
+
+
+def build_endpoints(
+    config: ConfigDict, ledgers: Path | None, hosts: Hosts = ALONE
+) -> dict[str, Endpoint]:
+    """A client for each of `config.endpoints`; `ledgers` is where each goes on with its ledger.
+
+    Each of several processes has clients and ledgers of its own, with its share of what they may
+    do and cost.
+    """
+    if ledgers is not None and not hosts.is_first:
+        ledgers = ledgers / f"process{hosts.index}"
     if ledgers is not None and config.endpoints:
         ledgers.mkdir(parents=True, exist_ok=True)
     return {
         name: Endpoint(
-            _endpoint(name, dict(values)),
+            _endpoint(name, _share(dict(values), hosts.count)),
             ledger_file=None if ledgers is None else ledgers / f"{name}.jsonl",
         )
         for name, values in config.endpoints.items()
     }
 
 
-def at_once(config: ConfigDict) -> int:
-    """Dialogues that go on at a time: those of one iteration, in evaluations too."""
-    return config.rollout.draws * config.rollout.group
+def at_once(config: ConfigDict, processes: int = 1) -> int:
+    """Dialogues that go on at a time in a process: its share of an iteration's, at most.
+
+    In evaluations, which one process makes, as many as an iteration has.
+    """
+    return -(-config.rollout.draws // processes) * config.rollout.group
 
 
-def build_cast(
-    config: ConfigDict, domain: Domain, speech: Speech, slots: int, ledgers: Path | None = None
-) -> Cast:
-    """Engines for `slots` dialogues at once, without parameters as yet."""
+def build_programs(
+    config: ConfigDict, speech: Speech, roles: Sequence[Role], slots: int
+) -> dict[Role, Programs]:
+    """The sampler's programs for `slots` dialogues at once, or as many more as a mesh spreads
+    evenly, on this process's devices; roles on one mesh share theirs. Nothing is compiled or
+    allocated yet.
+    """
+    meshes = build_local_meshes(config, roles)
+    share = max(math.prod(m.devices.shape[:2]) if m else 1 for m in meshes.values())
+    slots = -(-slots // share) * share
     settings = EngineSettings(
         slots=slots,
         max_length=config.rollout.max_view_tokens,
@@ -77,12 +148,28 @@ def build_cast(
         lengths=config.engine.lengths or (config.rollout.max_view_tokens,),
         max_new=config.rollout.max_new_tokens,
     )
-    programs = Programs(speech.model, settings, speech.chat.stop_ids)
+    made = {
+        mesh: Programs(speech.model, settings, speech.chat.stop_ids, mesh=mesh)
+        for mesh in set(meshes.values())
+    }
+    return {role: made[mesh] for role, mesh in meshes.items()}
+
+
+def build_cast(
+    config: ConfigDict,
+    domain: Domain,
+    speech: Speech,
+    slots: int,
+    ledgers: Path | None = None,
+    hosts: Hosts = ALONE,
+) -> Cast:
+    """Engines for `slots` dialogues at once in this process, without parameters as yet."""
+    programs = build_programs(config, speech, domain.roles, slots)
     return Cast(
         domain=domain,
         speech=speech,
-        engines={role: Engine(programs) for role in domain.roles},
-        endpoints=build_endpoints(config, ledgers),
+        engines={role: Engine(of_role) for role, of_role in programs.items()},
+        endpoints=build_endpoints(config, ledgers, hosts),
         max_new=config.rollout.max_new_tokens,
     )
 
@@ -101,6 +188,15 @@ def build_hall(config: ConfigDict, domain: Domain, *, retries: int, concurrency:
     )
 
 
+def _share(values: dict[str, Any], count: int) -> dict[str, Any]:
+    """One of `count` equal shares of an endpoint's limits; 0 is no limit."""
+    for key in ("concurrency", "max_calls", "max_total_tokens"):
+        values[key] = values[key] and max(1, values[key] // count)
+    for key in ("requests_per_minute", "max_cost"):
+        values[key] = values[key] / count
+    return values
+
+
 def _endpoint(name: str, values: dict[str, Any]) -> EndpointSettings:
     """In a config 0, -1 or empty text stand for None."""
     limits = {key: values.pop(key) or None for key in ("max_calls", "max_cost")}
@@ -110,3 +206,28 @@ def _endpoint(name: str, values: dict[str, Any]) -> EndpointSettings:
     for key in ("key_env", "requests_per_minute", "cache_dir"):
         values[key] = values[key] or None
     return EndpointSettings(name=name, budget=budget, extra_body={}, **values)
+
+
+def _tokenizer(config: ConfigDict, folder: Path | None) -> str:
+    if config.policy.tokenizer != "auto":
+        return config.policy.tokenizer
+    return EMBEDDED if folder is None else str(folder)
+
+
+def _network(config: ConfigDict, folder: Path | None, vocab_size: int) -> ModelConfig:
+    """The folder's network or the preset's, compiled as the config says."""
+    policy = config.policy
+    how: dict[str, Any] = {"dtype": policy.dtype}
+    if policy.remat != "auto":
+        how["remat"] = policy.remat == "yes"
+    if policy.attention != "auto":
+        how["attention"] = policy.attention
+    if folder is not None:
+        chunk = policy.delta_chunk or _RELEASED_CHUNK
+        return hf_config.network(folder, chunk=chunk, **LARGE | how)
+    if policy.preset in SCRATCH_PRESETS:
+        how["vocab_size"] = vocab_size
+    network = preset(policy.preset, **how)
+    if network.delta is None or not policy.delta_chunk:
+        return network
+    return replace(network, delta=replace(network.delta, chunk=policy.delta_chunk))

@@ -31,8 +31,16 @@ class Cast:
     endpoints: Mapping[str, Endpoint]
     max_new: int
 
+    def hold(self, role: Role, base: Params | None) -> None:
+        """Set the base under the adapters of a role's policies (None: they have no adapters).
+
+        It is shared, not copied.
+        """
+        if base is not None:
+            self.engines[role].programs.hold(base)
+
     def load(self, role: Role, params: str, values: Params) -> None:
-        """Hold parameters under a name in a role's engine, in place of what had that name."""
+        """Hold what trains of a policy under a name in a role's engine, in place of what had it."""
         self.engines[role].load(params, values)
 
     def local(self, role: Role, params: str, ref: PolicyRef, temperature: float) -> Speaker:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ibrl_jax.dialogue.chat import ChatTemplate
 from ibrl_jax.dialogue.tokenizers import Tokenizer
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ def record(
                 "payload": turn.payload,
                 "error_code": turn.error_code,
                 "flags": list(turn.flags),
+                "private": dict(turn.private),
             }
             for turn in trajectory.turns
         ],

@@ -8,7 +8,7 @@ A domain knows nothing of policies, tokens or training. It says what a dialogue 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -35,11 +35,12 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One utterance as the public record holds it: never a thought, never a private observation.
+    """One utterance as the record holds it: never a thought, never a private observation in `text`.
 
     `action` is a label of the domain's own enum (`talk`, `propose`, ...; `malformed` when `valid`
     is false), `payload` its JSON-able content, `error_code` says why a turn is malformed, `flags`
-    note tolerated oddities.
+    note tolerated oddities; `scripted` is the flag of a line that the domain itself spoke for a
+    role. `private[role]` is JSON-able and that role's alone: no other's prompt or judge sees it.
     """
 
     role: Role
@@ -50,6 +51,21 @@ class Turn:
     payload: Any = None
     error_code: str | None = None
     flags: tuple[str, ...] = ()
+    private: Mapping[Role, Any] = field(default_factory=dict)
+
+    @property
+    def said(self) -> str:
+        """The whole turn as its own role said it: `private[role]["said"]`, else what all see."""
+        own = self.private.get(self.role)
+        if isinstance(own, Mapping) and "said" in own:
+            return str(own["said"])
+        return self.text
+
+    def seen_by(self, role: Role) -> Turn:
+        """The turn without what is private to other roles."""
+        if set(self.private) <= {role}:
+            return self
+        return replace(self, private={r: own for r, own in self.private.items() if r == role})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +123,24 @@ class ScriptedPlayer(Protocol):
 
     def reply(self, turns: Sequence[Turn]) -> str:
         """The next utterance, given the whole public record so far (its own turns included)."""
+        ...
+
+
+class Adapter(Protocol):
+    """How a model that speaks a role in a form of its own takes part in a dialogue."""
+
+    name: str
+
+    def system(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
+        """The system prompt before the role's next turn, in place of `Domain.prompt`."""
+        ...
+
+    def own(self, turn: Turn) -> str:
+        """How an earlier turn of the role's stands in its own history."""
+        ...
+
+    def utterance(self, text: str) -> str | None:
+        """What the model wrote, as the referee reads it; None where its form is broken."""
         ...
 
 

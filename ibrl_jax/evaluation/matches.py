@@ -46,7 +46,10 @@ MEASURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """A frozen policy to be measured. `partners` hold the other seat in its in-system column."""
+    """A frozen policy to be measured. `partners` hold the other seat in its in-system column.
+
+    `params` is what was trained of it; a base under adapters is the cast's.
+    """
 
     label: str
     role: Role | None
@@ -83,7 +86,7 @@ def columns_of(config: ConfigDict) -> list[Column]:
     Raises:
         UserError: two columns would have one name.
     """
-    taught = config.policy.start != "random"
+    taught = config.policy.start not in ("random", "pretrained")
     met = {f"scripted:{family}" for family in config.sft.families if taught}
     met |= {name for settings in config.roles.values() for name in settings.counterpart}
     columns = []

@@ -33,7 +33,8 @@ Reward = Scored | Failed | Pending
 class Case:
     """What a judge of one role may see: the public dialogue, the outcome, its own observation.
 
-    Of facts by role the outcome keeps that role's alone, and of joint ones none.
+    Of what turns hold privately and of facts by role that role's alone is kept, and of joint facts
+    none.
     """
 
     role: Role
@@ -50,7 +51,7 @@ class Case:
             scenario_id=scenario.id,
             public=scenario.public,
             observation=scenario.private[role],
-            turns=tuple(turns),
+            turns=tuple(turn.seen_by(role) for turn in turns),
             outcome=_seen_by(role, outcome, set(scenario.private)),
         )
 

@@ -19,10 +19,10 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.agents import Speaker
@@ -34,14 +34,17 @@ from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Role
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
+from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.rewards.types import Failed
 from ibrl_jax.rl.advantages import Credits, credit, votes_of
-from ibrl_jax.rl.batches import RoleBatch, abstract_batch, build, rows_of
+from ibrl_jax.rl.batches import RoleBatch, build, rows_of
 from ibrl_jax.rl.learner import Hyper, Learner, LearnerState, check_finite
 from ibrl_jax.rl.pool import OpponentPool
 from ibrl_jax.rl.schedule import updates_now
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.draws import draw_scenarios, live_roles
+from ibrl_jax.trainer.placing import at_home, places
+from ibrl_jax.trainer.weights import Weights
 
 LIVE, PAST = "live", "past"
 
@@ -62,15 +65,23 @@ class Algorithm:
     """The state of a run between iterations, and the step from one to the next."""
 
     def __init__(
-        self, config: ConfigDict, cast: Cast, start: Params, frozen: Mapping[str, Params]
+        self,
+        config: ConfigDict,
+        cast: Cast,
+        start: Weights,
+        frozen: Mapping[str, Params],
+        hosts: Hosts = ALONE,
     ) -> None:
         """Every role at iteration 0.
 
         Args:
-            start: both roles' first parameters, and each one's own reference for good.
-            frozen: parameters of the counterparts that are policies, by their name in the config.
+            start: both roles' first values, and each one's own reference for good. A base under
+                adapters is one for all roles, references, snapshots and engines of a mesh.
+            frozen: what trained of the counterparts that are policies, by their name in the config.
+            hosts: the processes that play an iteration's dialogues between them.
         """
         self.config = config
+        self.hosts = hosts
         self.cast = cast
         self.roles: tuple[Role, ...] = cast.domain.roles
         self.learners = tuple(role for role in self.roles if config.roles[role].train)
@@ -79,12 +90,19 @@ class Algorithm:
         if config.isolation["update"] == "tied":
             self.members = {self.learners[0]: self.learners}
         self.iteration = 0
-        self._start = jax.device_put(start)
+        self.places = places(config, cast.speech, self.roles)
+        self._start: dict[Role, Weights] = {
+            role: Weights(
+                trained=place.trained(start.trained),
+                frozen=None if start.frozen is None else place.base(start.frozen),
+            )
+            for role, place in self.places.items()
+        }
         self.learner: Learner = builders.build_learner(config, cast.speech)
         self._batching = builders.batch_settings(config, len(next(iter(self.members.values()))))
         self.hyper: dict[Role, Hyper] = {r: builders.hyper_of(config, r) for r in self.roles}
         self.states: dict[Role, LearnerState] = {
-            owner: self.learner.init(self._start) for owner in self.members
+            owner: self.learner.init(self._start[owner].trained) for owner in self.members
         }
         self.pools: dict[Role, OpponentPool] = {
             r: builders.build_pool(config, r) for r in self.learners
@@ -93,12 +111,15 @@ class Algorithm:
             config,
             cast.domain,
             retries=config.rollout.retries,
-            concurrency=at_once(config),
+            concurrency=at_once(config, hosts.count),
         )
         self._frozen = dict(frozen)
-        for role in self.roles:
+        # In one order in every process, here and below: each copy is one that all take part in.
+        bases = {place: at_home(self._start[r].frozen) for r, place in self.places.items()}
+        for role, place in self.places.items():
+            cast.hold(role, bases[place])
             for name, params in frozen.items():
-                cast.load(role, name, params)
+                cast.load(role, name, at_home(params))
         self._threads = ThreadPoolExecutor(
             max_workers=len(self.roles), thread_name_prefix="learner"
         )
@@ -108,7 +129,7 @@ class Algorithm:
         return next(owner for owner, roles in self.members.items() if role in roles)
 
     def params(self, role: Role) -> Params:
-        """The live parameters of a role."""
+        """What trains of a role's live policy."""
         return self.states[self.owner(role)].params
 
     def version(self, role: Role) -> int:
@@ -120,13 +141,15 @@ class Algorithm:
         return self.cast.compilations + self.learner.compilations
 
     def warm(self) -> None:
-        """Compile everything that an iteration can need."""
-        batches = [abstract_batch(self._batching.rows, n) for n in self._batching.lengths]
-        jobs = [self._threads.submit(self.cast.warm)]
-        owner = next(iter(self.members))  # all states have the same shapes: one program serves all
-        args = (self.states[owner], batches, self.hyper[owner])
-        jobs.append(self._threads.submit(self.learner.warmup, *args, True))
-        for job in jobs:
+        """Compile everything that an iteration can need; several processes in the same order."""
+        owners = {self.places[owner]: owner for owner in self.members}
+        work = [self.cast.warm]  # states of one place have one shape: one program serves all
+        work += [partial(self._warm_learner, owner) for owner in owners.values()]
+        if self.hosts.count > 1:
+            for one in work:
+                one()
+            return
+        for job in [self._threads.submit(one) for one in work]:
             job.result()
 
     def iterate(self) -> Iteration:
@@ -140,7 +163,7 @@ class Algorithm:
         drawn = self._seat_policies()
         matches = self._matches(drawn)
         clock.stage("prepare")
-        trajectories = play(self._hall, matches)
+        trajectories = self._play(matches)
         clock.stage("rollout")
         self._check_coverage(trajectories)
         credits, updates = self.learn(trajectories)
@@ -159,29 +182,50 @@ class Algorithm:
 
     def rollouts(self) -> list[Trajectory]:
         """The dialogues of this iteration; nothing else changes."""
-        return play(self._hall, self._matches(self._seat_policies()))
+        return self._play(self._matches(self._seat_policies()))
 
     def learn(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[Credits, dict[Role, dict[str, float]]]:
         """Credit every live seat, then update each role whose turn it is.
 
-        The roles' updates run side by side and share nothing. Gives the credits and each update's
-        metrics.
+        The roles' updates share nothing, and run side by side but on one mesh of several devices,
+        and in one process.
+        Gives the credits and each update's metrics.
         """
         credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
         batches = {
             o: self._batch(o, trajectories, credits) for o in self.members if self._turn_of(o)
         }
-        jobs = {
-            owner: self._threads.submit(self._learn, owner, batch)
-            for owner, batch in batches.items()
-            if batch is not None
-        }
-        updates = {owner: job.result() for owner, job in jobs.items()}
+        due = {owner: batch for owner, batch in batches.items() if batch is not None}
+        if self._side_by_side:
+            jobs = {o: self._threads.submit(self._learn, o, batch) for o, batch in due.items()}
+            updates = {owner: job.result() for owner, job in jobs.items()}
+        else:
+            updates = {owner: self._learn(owner, batch) for owner, batch in due.items()}
         for owner, metrics in updates.items():
             check_finite(metrics, owner)
         return credits, updates
+
+    def _play(self, matches: Sequence[Match]) -> list[Trajectory]:
+        """All dialogues, in the matches' order; each process plays its share of the draws.
+
+        Raises:
+            UserError: a process could not play its share; every process raises it.
+        """
+        if self.hosts.count == 1:
+            return play(self._hall, matches)
+        mine: list[Trajectory] = []
+        problem = ""
+        try:
+            mine = play(self._hall, self.hosts.share(matches, key=lambda match: match.draw))
+        except UserError as error:  # the others must know, since all save what was finished
+            problem = str(error)
+        parts = self.hosts.exchange(f"trajectories {self.iteration}", (mine, problem))
+        for _, said in parts:
+            if said:
+                raise UserError(said)
+        return [trajectory for part, _ in parts for trajectory in part]
 
     def _turn_of(self, owner: Role) -> bool:
         """u_i(k): whether a role updates now."""
@@ -194,7 +238,7 @@ class Algorithm:
         """Load the live policies, and one past snapshot of each role that has one."""
         drawn: dict[Role, int | None] = {}
         for role in self.learners:
-            self.cast.load(role, LIVE, self.params(role))
+            self.cast.load(role, LIVE, at_home(self.params(role)))
             pool = self.pools[role]
             drawn[role] = past = (
                 pool.sample(self.config.seed, self.iteration, below=self.version(role))
@@ -202,7 +246,7 @@ class Algorithm:
                 else None
             )
             if past is not None:
-                self.cast.load(role, PAST, pool.params(past))
+                self.cast.load(role, PAST, at_home(pool.params(past)))
         return drawn
 
     def _matches(self, drawn: Mapping[Role, int | None]) -> list[Match]:
@@ -269,13 +313,19 @@ class Algorithm:
         Gives the metrics of the first pass, which is on-policy (loss, KL, entropy, difference
         between sampler and trainer), the clip fractions of the last, and whether all were finite.
         """
-        hyper = self.hyper[owner]
-        reference = self.learner.reference_logp(self._start, batch, hyper.temperature)
-        batch = batch.replace(reference_logp=np.asarray(reference))
+        hyper, place, start = self.hyper[owner], self.places[owner], self._start[owner]
         passes = []
-        for _ in range(self.config.loss.epochs):
-            self.states[owner], metrics = self.learner.update(self.states[owner], batch, hyper)
-            passes.append(metrics)
+        with place.use():
+            batch = place.batch(batch, self._batching.micro_batch)
+            logp = place.done(
+                self.learner.reference_logp(start.trained, start.frozen, batch, hyper.temperature)
+            )
+            batch = batch.replace(reference_logp=place.beside(logp, batch))
+            for _ in range(self.config.loss.epochs):
+                self.states[owner], metrics = place.done(
+                    self.learner.update(self.states[owner], start.frozen, batch, hyper)
+                )
+                passes.append(metrics)
         passes = jax.device_get(passes)
         metrics = dict(passes[0])
         metrics |= {key: passes[-1][key] for key in ("clip_low", "clip_high", "updates")}
@@ -283,6 +333,23 @@ class Algorithm:
         if refused is not None:
             metrics = refused
         return {key: float(value) for key, value in metrics.items()}
+
+    def _warm_learner(self, owner: Role) -> None:
+        rows, micro = self._batching.rows, self._batching.micro_batch
+        place = self.places[owner]
+        with place.use():
+            batches = [place.abstract_batch(rows, n, micro) for n in self._batching.lengths]
+            frozen = self._start[owner].frozen
+            self.learner.warmup(self.states[owner], frozen, batches, self.hyper[owner], True)
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Two programs on the same several devices can wait for each other for ever, and so can
+        those of several processes in another order."""
+        if self.hosts.count > 1:
+            return False
+        meshes = [self.places[owner].mesh for owner in self.members]
+        return None in meshes or len(set(meshes)) == len(meshes)
 
     def _stock_pools(self) -> None:
         if not self.config.stabilise.pool:

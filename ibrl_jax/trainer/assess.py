@@ -13,11 +13,12 @@ from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.evaluation.matches import MEASURES, Contestant, evaluate
-from ibrl_jax.models.params import init_params
+from ibrl_jax.trainer.placing import local_places
 from ibrl_jax.trainer.policies import START, about_policy, load_policy
 from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
 from ibrl_jax.trainer.session import check_names, frozen_counterparts
 from ibrl_jax.trainer.start import Note
+from ibrl_jax.trainer.weights import base_of, load_weights
 
 
 def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
@@ -34,13 +35,19 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     folder.need_policies((START, *learners))
     cast = build_cast(config, domain, speech, at_once(config))
     check_names(config, cast)
-    like = init_params(speech.model.config, 0)
-    start = "random start" if config.policy.start == "random" else "SFT start"
+    start = {"random": "random start", "pretrained": "pretrained start"}.get(
+        config.policy.start, "SFT start"
+    )
+    at = local_places(config, speech, domain.roles)  # after a run of several processes: of one
+    first = load_weights(config, speech, at[domain.roles[0]], folder.policy(START))
+    for role in domain.roles:
+        cast.hold(role, None if first.frozen is None else at[role].base(first.frozen))
+    base = base_of(config)
     contestants = [
         Contestant(
             label=start,
             role=None,
-            params=load_policy(folder.policy(START), like, speech),
+            params=first.trained,
             version=0,
             partners=(start,),
         )
@@ -50,7 +57,7 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
             Contestant(
                 label=role,
                 role=role,
-                params=load_policy(folder.policy(role), like, speech),
+                params=load_policy(folder.policy(role), first.trained, speech, base),
                 version=int(about_policy(folder.policy(role))["updates"]),
                 partners=_partners(config, role, learners, start),
             )
@@ -68,7 +75,7 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
         rows = [record(t, speech.tokenizer, {}, policy=policy, column=column) for t in played]
         played_cells[file] = rows
 
-    frozen = frozen_counterparts(config, contestants[0].params, speech)
+    frozen = frozen_counterparts(config, first, speech)
     table = evaluate(config, cast, contestants, note, keep, partners=frozen)
     for file, rows in played_cells.items():  # an evaluation that fails leaves the last one whole
         write_lines(file, rows)

@@ -215,7 +215,11 @@ class _Scene:
             key = tuple(sorted(flags.items()))
             algorithm.learner = self._algorithms.setdefault(key, algorithm).learner
         for owner in algorithm.members:
-            algorithm.states[owner] = jax.tree.map(jnp.array, self._states[owner])
+            algorithm.states[owner] = jax.tree.map(
+                lambda kept, new: jax.device_put(jnp.array(kept), new.sharding),
+                self._states[owner],
+                algorithm.states[owner],
+            )
         for name, state in self._pools.items():
             algorithm.pools[name].restore(state)
         return algorithm

@@ -42,6 +42,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
 
     def scored(
         params: Params,
+        frozen: Params | None,
         ids: jax.Array,
         positions: jax.Array,
         segment_ids: jax.Array,
@@ -49,7 +50,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
         /,
     ) -> tuple[jax.Array, jax.Array]:
         chunk = config.optimiser.logp_chunk
-        return score(speech.model, params, ids, positions, segment_ids, temperature, chunk)
+        return score(speech.model, params, frozen, ids, positions, segment_ids, temperature, chunk)
 
     return Learner(
         scored,
@@ -89,4 +90,5 @@ def hyper_of(config: ConfigDict, role: Role) -> Hyper:
 
 
 def build_pool(config: ConfigDict, role: Role) -> OpponentPool:
-    return OpponentPool(role, PoolSettings(size=config.pool.size, keep_first=False, store="host"))
+    settings = PoolSettings(size=config.pool.size, keep_first=False, store=config.pool.store)
+    return OpponentPool(role, settings)

@@ -1,9 +1,11 @@
 """Checkpoints of everything that a run must remember, in Orbax.
 
-`state` holds the learner state of each owner and every snapshot of every pool; `meta` the next
-iteration and the pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and
-schedules are functions of the seed and the iteration. A checkpoint appears whole or not at all; the
-newest one counts.
+`state` holds the learner state of each owner and every snapshot of every pool: of what trains
+alone, since a base under adapters is a function of the config. `meta` holds the next iteration and
+the pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and schedules are
+functions of the seed and the iteration. A checkpoint appears whole or not at all; the newest one
+counts. It can be written on one mesh and read on another. Several processes write and read it
+together, each its own part.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -20,16 +23,20 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.parallel.hosts import ALONE, Hosts
+from ibrl_jax.rl.pool import on_host
 from ibrl_jax.trainer.algorithm import Algorithm
 
 
 class Checkpoints:
-    """The checkpoints of one run folder."""
+    """The checkpoints of one run folder, which all processes see. Use it as a context."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, hosts: Hosts = ALONE) -> None:
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells its every step
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._hosts = hosts
+        hosts.barrier("the folder of checkpoints")
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -39,7 +46,7 @@ class Checkpoints:
 
     def save(self, algorithm: Algorithm) -> None:
         """Save the state after the last finished iteration; nothing if that is already there."""
-        if algorithm.iteration in self._manager.all_steps():
+        if algorithm.iteration in self._steps():
             return
         meta = {
             "iteration": algorithm.iteration,
@@ -47,7 +54,8 @@ class Checkpoints:
         }
         state = _state(algorithm)
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + (1 << 20)
-        if shutil.disk_usage(self.folder).free < needed:  # Orbax's threads would print tracebacks
+        full = shutil.disk_usage(self.folder).free < needed
+        if any(self._hosts.exchange("room", full)):  # Orbax's threads would print tracebacks
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
         self._manager.save(
             algorithm.iteration,
@@ -56,6 +64,7 @@ class Checkpoints:
             ),
         )
         self._manager.wait_until_finished()
+        self._hosts.barrier(f"checkpoint {algorithm.iteration}")
 
     def restore(self, algorithm: Algorithm) -> bool:
         """Put the newest checkpoint in; False if there is none.
@@ -63,18 +72,20 @@ class Checkpoints:
         Raises:
             UserError: it cannot be read.
         """
-        step = self._manager.latest_step()
-        if step is None:
+        steps = self._steps()
+        if not steps:
             return False
+        step = max(steps)
         try:
             found = self._manager.restore(
                 step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
             )
             meta: dict[str, Any] = found["meta"]
+            kept = _abstract if algorithm.config.pool.store == "device" else _host
             like = {
                 "learners": jax.tree.map(_abstract, algorithm.states),
                 "pools": {
-                    role: {_name(v): jax.tree.map(_host, algorithm.params(role)) for v in versions}
+                    role: {_name(v): jax.tree.map(kept, algorithm.params(role)) for v in versions}
                     for role, versions in meta["pools"].items()
                 },
             }
@@ -83,7 +94,7 @@ class Checkpoints:
             )["state"]
         except Exception as error:
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            older = [s for s in self._manager.all_steps() if s < step]
+            older = [s for s in steps if s < step]
             then = f"from iteration {max(older)}" if older else "from the start"
             raise UserError(
                 f"the checkpoint {self.folder / str(step)} cannot be read, it may have been cut "
@@ -98,6 +109,23 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, trace
+        if error is None or self._hosts.count == 1:  # else the others do not close with this one
+            self.close()
+
+    def _steps(self) -> list[int]:
+        """The iterations that have a checkpoint, as the first process sees them."""
+        return self._hosts.exchange("checkpoints", list(self._manager.all_steps()))[0]
 
 
 def _state(algorithm: Algorithm) -> dict[str, Any]:
@@ -118,5 +146,8 @@ def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
-def _host(x: jax.Array) -> np.ndarray:
-    return np.empty(x.shape, x.dtype)
+def _host(x: jax.Array) -> Any:
+    """An array of the host, as a pool holds it."""
+    if x.is_fully_addressable:
+        return np.empty(x.shape, x.dtype)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on_host(x.sharding))

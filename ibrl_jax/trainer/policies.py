@@ -1,9 +1,10 @@
 """A policy as a folder.
 
 ```
-params.safetensors   the parameters, by their path in the tree
-policy.json          the network, the chat format, where the policy comes from
-tokenizer.model
+params.safetensors     the parameters, by their path in the tree; or, where only these were trained,
+adapters.safetensors   the adapters
+policy.json            the network, the chat format, the base of the adapters, where it comes from
+tokenizer.*            the files of its tokenizer, under their own names
 ```
 """
 
@@ -33,17 +34,27 @@ from ibrl_jax.models.params import Params
 START = "start"
 """The name of the policy that every role grows from, in a run's `policies/` and in reports."""
 
-_HOW_IT_RUNS = ("dtype", "remat", "unroll", "attention_block")
-"""Fields of a network that change how it is computed, not what."""
+_HOW_IT_RUNS = ("dtype", "remat", "unroll", "attention", "attention_block")
+"""Fields of a network that change how it is computed, not what; `chunk` of its delta layers too."""
+
+_WHOLE, _ADAPTERS = "params.safetensors", "adapters.safetensors"
 
 
 def save_policy(
-    folder: Path, params: Params, speech: Speech, about: Mapping[str, Any], *, keep: bool = False
+    folder: Path,
+    params: Params,
+    speech: Speech,
+    about: Mapping[str, Any],
+    *,
+    base: Mapping[str, Any] | None = None,
+    keep: bool = False,
 ) -> None:
     """Write a policy folder, whole or not at all.
 
     Args:
+        params: what trains of the policy.
         about: where the policy comes from, kept in `policy.json`.
+        base: what the adapters were trained on; None for all parameters.
         keep: a policy that is there by now stays as it is.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +64,7 @@ def save_policy(
                 shutil.rmtree(left, ignore_errors=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            _write(beside / "new", params, speech, about)
+            _write(beside / "new", params, speech, {**about, **_lora(speech, base)})
             if not (keep and (folder / "policy.json").is_file()):
                 if folder.exists():
                     folder.rename(beside / "old")
@@ -62,31 +73,28 @@ def save_policy(
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def load_policy(folder: Path, like: Params, speech: Speech) -> Params:
-    """The parameters of a policy folder.
+def load_policy(
+    folder: Path, like: Params, speech: Speech, base: Mapping[str, Any] | None = None
+) -> Params:
+    """What was trained of the policy of a folder.
+
+    Args:
+        like: the same tree, as arrays or as their shapes and types.
+        base: what adapters must have been trained on.
 
     Raises:
         UserError: it is no policy folder, is cut short, or holds another network, tokenizer or chat
-            format than the config's.
+            format than the config's, or adapters of another kind or for another base.
     """
-    file = folder / "params.safetensors"
-    if not file.is_file() or not (folder / "policy.json").is_file():
+    if not is_policy(folder):
         raise UserError(
-            f"{folder} is not a policy folder (policy.json and params.safetensors); "
+            f"{folder} is not a policy folder (policy.json and {_WHOLE}, or {_ADAPTERS}); "
             "`make sft` writes one, and a run writes policies/<role>"
         )
     _check_about(folder, speech)
-    try:
-        tokenizer = (folder / "tokenizer.model").read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{folder / 'tokenizer.model'} cannot be read ({error.strerror}); "
-            "a policy folder holds the tokenizer that it was trained with"
-        ) from error
-    if tokenizer != speech.tokenizer.model:
-        raise UserError(
-            f"{folder} was trained with another tokenizer than config.policy.tokenizer names"
-        )
+    _check_lora(folder, _lora(speech, base).get("lora"))
+    _check_tokenizer(folder, speech)
+    file = folder / _file(speech)
     try:
         flat = load_file(file)
     except (SafetensorError, OSError) as error:
@@ -99,6 +107,12 @@ def load_policy(folder: Path, like: Params, speech: Speech) -> Params:
                 f"{found.get(name, 'missing')}, not {wanted.get(name, 'wanted')}"
             )
     return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def is_policy(folder: Path) -> bool:
+    """Whether a folder holds a policy, of all parameters or of adapters."""
+    parts = [(folder / name).is_file() for name in (_WHOLE, _ADAPTERS)]
+    return any(parts) and (folder / "policy.json").is_file()
 
 
 def about_policy(folder: Path) -> dict[str, Any]:
@@ -120,12 +134,23 @@ def about_policy(folder: Path) -> dict[str, Any]:
 def _write(folder: Path, params: Params, speech: Speech, about: Mapping[str, Any]) -> None:
     folder.mkdir()
     flat = _flat(jax.device_get(params))
-    save_file(
-        {name: np.asarray(value) for name, value in flat.items()}, folder / "params.safetensors"
-    )
-    (folder / "tokenizer.model").write_bytes(speech.tokenizer.model)
+    save_file({name: np.asarray(value) for name, value in flat.items()}, folder / _file(speech))
+    for name, content in speech.tokenizer.files.items():
+        (folder / name).write_bytes(content)
     values = {"model": dataclasses.asdict(speech.model.config), "chat": speech.chat.name, **about}
     (folder / "policy.json").write_text(json.dumps(values, indent=1) + "\n")
+
+
+def _file(speech: Speech) -> str:
+    return _WHOLE if speech.model.lora is None else _ADAPTERS
+
+
+def _lora(speech: Speech, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What `policy.json` says of adapters; nothing where there are none."""
+    lora = speech.model.lora
+    if lora is None:
+        return {}
+    return {"lora": {**dataclasses.asdict(lora), "targets": list(lora.targets), "base": base}}
 
 
 @contextmanager
@@ -147,9 +172,9 @@ def _check_about(folder: Path, speech: Speech) -> None:
     """Raises UserError if `policy.json` tells of another network or chat format."""
     about = about_policy(folder)
     told = about.get("model")
-    network = told if isinstance(told, Mapping) else {}
-    for name, wanted in dataclasses.asdict(speech.model.config).items():
-        if name not in _HOW_IT_RUNS and network.get(name) != wanted:
+    network = _what(told) if isinstance(told, Mapping) else {}
+    for name, wanted in _what(dataclasses.asdict(speech.model.config)).items():
+        if network.get(name, _NOTHING) != wanted:
             raise UserError(
                 f"{folder} holds another network than config.policy.preset: {name} is "
                 f"{network.get(name, 'missing')}, not {wanted}"
@@ -159,6 +184,74 @@ def _check_about(folder: Path, speech: Speech) -> None:
             f"{folder} was trained in the chat format {about.get('chat')!r}, "
             f"and the config's is {speech.chat.name!r}"
         )
+
+
+_NOTHING = object()  # equal to no value, None included
+
+
+def _what(network: Mapping[str, Any]) -> dict[str, Any]:
+    """What a network computes, without how, in the form that JSON gives back."""
+    values = {name: value for name, value in network.items() if name not in _HOW_IT_RUNS}
+    if isinstance(delta := values.get("delta"), Mapping):
+        values["delta"] = {name: value for name, value in delta.items() if name != "chunk"}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def _check_lora(folder: Path, wanted: Mapping[str, Any] | None) -> None:
+    """Raises UserError if a folder has adapters of another kind or for another base."""
+    found = about_policy(folder).get("lora")
+    if not isinstance(found, Mapping):
+        if wanted is not None:
+            raise UserError(
+                f"{folder} holds all parameters, and config.lora.rank is {wanted['rank']}; "
+                "set config.lora.rank=0, or take it as config.policy.start, under new adapters"
+            )
+        return
+    if wanted is None:
+        raise UserError(
+            f"{folder} holds adapters of rank {found.get('rank')}, and config.lora.rank is 0"
+        )
+    for name in ("rank", "alpha", "targets"):
+        if found.get(name) != wanted[name]:
+            raise UserError(
+                f"{folder} holds adapters with {name} {found.get(name)}, "
+                f"and config.lora.{name} is {wanted[name]}"
+            )
+    if _identity(found.get("base")) != _identity(wanted["base"]):
+        raise UserError(
+            f"{folder} holds adapters for another base ({_named(found.get('base'))}) than the "
+            f"config's ({_named(wanted['base'])})"
+        )
+
+
+def _identity(base: Any) -> Any:
+    """What makes a base the same wherever it lies."""
+    if not isinstance(base, Mapping):
+        return None
+    return base.get("fingerprint", base.get("seed"))
+
+
+def _named(base: Any) -> str:
+    if not isinstance(base, Mapping):
+        return "none"
+    where = base.get("folder", base.get("policy"))
+    return f"{where}, {base.get('fingerprint')}" if where else f"random, seed {base.get('seed')}"
+
+
+def _check_tokenizer(folder: Path, speech: Speech) -> None:
+    """Raises UserError if the folder does not hold the tokenizer's files as they are."""
+    for name, content in speech.tokenizer.files.items():
+        try:
+            found = (folder / name).read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"{folder / name} cannot be read ({error.strerror}); "
+                "a policy folder holds the tokenizer that it was trained with"
+            ) from error
+        if found != content:
+            raise UserError(
+                f"{folder} was trained with another tokenizer than config.policy.tokenizer names"
+            )
 
 
 def _flat(params: Params) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def differences(one: Path, other: Path) -> list[str]:
     for name in set(names[0]) & set(names[1]):
         if (one / "dialogues" / name).read_bytes() != (other / "dialogues" / name).read_bytes():
             found.append(f"dialogues/{name} differs")
-    for file in sorted((one / "policies").glob("*/params.safetensors")):
+    for file in sorted((one / "policies").glob("*/*.safetensors")):
         twin = other / file.relative_to(one)
         if not twin.is_file() or _unequal(load_file(file), load_file(twin)):
             found.append(f"{file.relative_to(one)} differs")

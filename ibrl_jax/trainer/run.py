@@ -27,8 +27,18 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 
-_MAY_DIFFER = ("iterations", "run", "rewards", "evaluation", "statistics")
-"""What may change between a run's starts: how far it goes, what it writes, how it is measured."""
+_MAY_DIFFER = (
+    "iterations",
+    "run",
+    "rewards",
+    "evaluation",
+    "statistics",
+    "mesh",
+    "placement",
+    "hosts",
+)
+"""What may change between a run's starts: how far it goes, what it writes, how it is measured, and
+where it runs."""
 
 
 class RunFolder:
@@ -104,7 +114,7 @@ class RunFolder:
         file = self.path / "config.json"
         if not file.is_file():
             return None
-        return _difference(read_json(file), json.loads(json.dumps(configs.to_dict(config))))
+        return difference(read_json(file), as_json(config), _MAY_DIFFER)
 
     @property
     def metrics(self) -> Path:
@@ -202,13 +212,20 @@ def _iteration(line: str) -> int:
         return -1
 
 
-def _difference(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
-    """The first key whose value differs, with both values."""
+def as_json(config: ConfigDict) -> Any:
+    """A config as its file gives it back."""
+    return json.loads(json.dumps(configs.to_dict(config)))
+
+
+def difference(
+    old: Any, new: Any, but: Sequence[str], prefix: str = ""
+) -> tuple[str, Any, Any] | None:
+    """The first key whose value differs, with both values; groups named by `but` are left out."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted(set(old) | set(new)):
-            if not prefix and key in _MAY_DIFFER:
+            if not prefix and key in but:
                 continue
-            found = _difference(old.get(key), new.get(key), f"{prefix}{key}.")
+            found = difference(old.get(key), new.get(key), but, f"{prefix}{key}.")
             if found:
                 return found
         return None

@@ -1,6 +1,9 @@
 """A run, told once from top to bottom.
 
 Claim the folder, find the start, restore, compile, iterate, save, export.
+
+Several processes tell it together, each step at the same time. The first alone writes, beside
+checkpoints, and what it reads of the run's folder counts for all.
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,21 +25,25 @@ from rich.console import Console
 from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.dialogue.template_check import differences
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.entry import notes
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.matches import columns_of, evaluation_scenarios
 from ibrl_jax.identity import generator
-from ibrl_jax.models.params import Params, init_params
+from ibrl_jax.models.params import Params
+from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.reporting.board import Board, flatten_metrics, transcript_markdown
 from ibrl_jax.reporting.progress import TrainingProgress
 from ibrl_jax.rl.learner import TrainingError
-from ibrl_jax.trainer.algorithm import Algorithm
+from ibrl_jax.trainer.algorithm import Algorithm, Iteration
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
+from ibrl_jax.trainer.placing import places, to_be_written
 from ibrl_jax.trainer.policies import START, load_policy, save_policy
-from ibrl_jax.trainer.run import RunFolder, read_json, write_lines
+from ibrl_jax.trainer.run import RunFolder, as_json, difference, read_json, write_lines
 from ibrl_jax.trainer.start import Note, start_policy
+from ibrl_jax.trainer.weights import Weights, base_of, load_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +53,14 @@ class Stage:
     config: ConfigDict
     domain: Domain
     speech: Speech
-    start: Params
+    start: Weights
     algorithm: Algorithm
+    hosts: Hosts
 
 
-def set_up(config: ConfigDict, note: Note, folder: RunFolder | None = None) -> Stage:
+def set_up(
+    config: ConfigDict, note: Note, folder: RunFolder | None = None, hosts: Hosts = ALONE
+) -> Stage:
     """The domain, the start, and the algorithm at iteration 0.
 
     A run that has begun keeps its own copy of its start, which is every role's reference for good.
@@ -61,17 +71,32 @@ def set_up(config: ConfigDict, note: Note, folder: RunFolder | None = None) -> S
     """
     domain = build_domain(config)
     speech = build_speech(config)
+    if config.policy.folder:
+        tell_template(config, speech, note)
     ledgers = folder.path / "endpoints" if folder else None
-    cast = build_cast(config, domain, speech, at_once(config), ledgers)
+    cast = build_cast(config, domain, speech, at_once(config, hosts.count), ledgers, hosts)
     check_names(config, cast)
     kept = folder.policy(START) if folder and folder.begun else None
-    if kept and (kept / "policy.json").is_file():
-        start = load_policy(kept, init_params(speech.model.config, 0), speech)
+    if not (kept and (kept / "policy.json").is_file()):
+        kept = None
+    kept = hosts.exchange("the run's own start", kept and str(kept))[0]
+    if kept:
+        place = places(config, speech, domain.roles)[domain.roles[0]]
+        start = load_weights(config, speech, place, Path(kept))
     else:
-        start, _ = start_policy(config, domain, speech, note)
+        start, _ = start_policy(config, domain, speech, note, hosts)
     frozen = frozen_counterparts(config, start, speech)
-    algorithm = Algorithm(config, cast, start, frozen)
-    return Stage(config=config, domain=domain, speech=speech, start=start, algorithm=algorithm)
+    algorithm = Algorithm(config, cast, start, frozen, hosts)
+    return Stage(
+        config=config, domain=domain, speech=speech, start=start, algorithm=algorithm, hosts=hosts
+    )
+
+
+def tell_template(config: ConfigDict, speech: Speech, note: Note) -> None:
+    """Say whether dialogues are spelled as the tokenizer's own chat template spells them."""
+    found = differences(speech.chat, speech.tokenizer, config.policy.thinking)
+    same = f"the chat format {speech.chat.name} is that of the tokenizer's own template"
+    note(found or same)
 
 
 def check_names(config: ConfigDict, cast: Cast) -> None:
@@ -99,8 +124,9 @@ def check_names(config: ConfigDict, cast: Cast) -> None:
             )
 
 
-def frozen_counterparts(config: ConfigDict, start: Params, speech: Speech) -> dict[str, Params]:
-    """The parameters of every counterpart of the form `frozen:...`, by that name."""
+def frozen_counterparts(config: ConfigDict, start: Weights, speech: Speech) -> dict[str, Params]:
+    """What was trained of every counterpart of the form `frozen:...`, by that name."""
+    base = base_of(config)
     names = {
         name
         for settings in config.roles.values()
@@ -113,9 +139,10 @@ def frozen_counterparts(config: ConfigDict, start: Params, speech: Speech) -> di
         where = name.removeprefix("frozen:")
         run, _, role = where.rpartition(":")
         if where == START:
-            found[name] = start
+            found[name] = start.trained
         elif run and role:
-            found[name] = load_policy(RunFolder.existing(run).policy(role), start, speech)
+            folder = RunFolder.existing(run).policy(role)
+            found[name] = load_policy(folder, start.trained, speech, base)
         else:
             raise UserError(
                 f"counterpart {name!r} must be frozen:start or frozen:<run folder>:<role>"
@@ -123,7 +150,7 @@ def frozen_counterparts(config: ConfigDict, start: Params, speech: Speech) -> di
     return found
 
 
-def train(config: ConfigDict, console: Console) -> RunFolder:
+def train(config: ConfigDict, console: Console, hosts: Hosts = ALONE) -> RunFolder:
     """Runs a config to its last iteration, from wherever an earlier start of it was stopped.
 
     Raises:
@@ -132,71 +159,112 @@ def train(config: ConfigDict, console: Console) -> RunFolder:
         Stopped: Ctrl-C; what was finished is saved.
     """
     note = notes(console)
+    check_alike(config, hosts)
     folder = RunFolder.of(config)
-    folder.check(config)
-    with folder.lock():
-        stage = set_up(config, note, folder)
+    with ExitStack() as held:
+        if hosts.is_first:
+            folder.check(config)
+            held.enter_context(folder.lock())
+        hosts.barrier("the run's folder")
+        stage = set_up(config, note, folder, hosts)
         algorithm = stage.algorithm
-        checkpoints = Checkpoints(folder.path / "checkpoints", config.run.keep_checkpoints)
-        stopped = False
-        try:
+        keep, stopped = config.run.keep_checkpoints, False
+        with Checkpoints(folder.path / "checkpoints", keep, hosts) as checkpoints:
             if checkpoints.restore(algorithm):
                 note(f"going on from iteration {algorithm.iteration} of {config.iterations}")
-            began = folder.begun
-            folder.claim(config)
-            folder.rewind(algorithm.iteration)
-            about = {"source": START}
-            save_policy(folder.policy(START), stage.start, stage.speech, about, keep=began)
+            _claim(stage, folder)
             if algorithm.iteration < config.iterations:
-                folder.forget_end(algorithm.learners)
+                if hosts.is_first:
+                    folder.forget_end(algorithm.learners)
                 note("compiling")
                 at = time.perf_counter()
                 algorithm.warm()
                 seconds = time.perf_counter() - at
                 note(f"compiled {algorithm.compilations} programs in {seconds:.1f} s")
                 stopped = _iterate(stage, folder, checkpoints, console)
-        finally:
-            checkpoints.close()
         if stopped and algorithm.iteration < config.iterations:
+            hosts.close()
             raise Stopped(
                 f"stopped after iteration {algorithm.iteration} of {config.iterations}, "
                 "all saved; the same command goes on from here"
             )
         _export(stage, folder)
         if stopped:
+            hosts.close()
             raise Stopped(f"all {config.iterations} iterations are done and saved in {folder.path}")
     return folder
 
 
+def check_alike(config: ConfigDict, hosts: Hosts) -> None:
+    """Raises UserError, in every process, if they were started on different settings."""
+    everyones = hosts.exchange("config", as_json(config))
+    for index, other in enumerate(everyones):
+        found = difference(everyones[0], other, ("hosts",))
+        if found:
+            key, first, here = found
+            raise UserError(
+                f"process 0 was started with config.{key} = {first!r} and process {index} with "
+                f"{here!r}; start the same command on every host"
+            )
+
+
+def _claim(stage: Stage, folder: RunFolder) -> None:
+    """Make the folder this run's, as it was at the iteration that it goes on from."""
+    config, base = stage.config, base_of(stage.config)
+    start = to_be_written(stage.start.trained, stage.hosts)
+    if start is not None:
+        began = folder.begun
+        folder.claim(config)
+        folder.rewind(stage.algorithm.iteration)
+        about, started = {"source": START}, folder.policy(START)
+        save_policy(started, start, stage.speech, about, base=base, keep=began)
+    stage.hosts.barrier("the folder is claimed")
+
+
 def _export(stage: Stage, folder: RunFolder) -> None:
     """The trained policies as folders, and what came out."""
-    algorithm = stage.algorithm
+    algorithm, base, hosts = stage.algorithm, base_of(stage.config), stage.hosts
     for role in algorithm.learners:
         about = {"source": str(folder.path), "role": role, "updates": algorithm.version(role)}
-        save_policy(folder.policy(role), algorithm.params(role), stage.speech, about)
+        params = to_be_written(algorithm.params(role), hosts)
+        if params is not None:
+            save_policy(folder.policy(role), params, stage.speech, about, base=base)
+    endpoints = _endpoints(stage)
+    if not hosts.is_first:
+        return
     folder.summary(
         {
             "name": stage.config.name,
             "seed": stage.config.seed,
             "iterations": algorithm.iteration,
             "updates": {role: algorithm.version(role) for role in algorithm.learners},
-            "endpoints": {n: e.ledger.summary() for n, e in algorithm.cast.endpoints.items()},
+            "endpoints": endpoints,
             **_last(folder),
         }
     )
 
 
+def _endpoints(stage: Stage) -> dict[str, Any]:
+    """What was asked of each endpoint, by its name; of several processes, of each by itself."""
+    found = {n: e.ledger.summary() for n, e in stage.algorithm.cast.endpoints.items()}
+    everyones = stage.hosts.exchange("endpoints", found)
+    if len(everyones) == 1:
+        return found
+    return {
+        f"{name}, process {index}": summary
+        for index, theirs in enumerate(everyones)
+        for name, summary in theirs.items()
+    }
+
+
 def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console: Console) -> bool:
     """Iterations up to the last one; True if a Ctrl-C came (then at the end of its iteration)."""
-    config, algorithm = stage.config, stage.algorithm
-    warmed = algorithm.compilations
-    events = folder.path / "tensorboard"
-    board = Board(events, purge_step=algorithm.iteration if events.is_dir() else None)
-    progress = TrainingProgress(
-        total=config.iterations, done=algorithm.iteration, every=10, console=console
-    )
-    with progress, _gentle_stop(progress.note) as stop:
-        while algorithm.iteration < config.iterations and not stop.asked:
+    config, algorithm, hosts = stage.config, stage.algorithm, stage.hosts
+    with ExitStack() as entered:
+        scribe = entered.enter_context(_Scribe(stage, folder, console)) if hosts.is_first else None
+        stop = entered.enter_context(_gentle_stop(scribe.note if scribe else notes(console)))
+        stopping = False
+        while algorithm.iteration < config.iterations and not stopping:
             try:
                 done = algorithm.iterate()
             except TrainingError:  # another role may have moved: the last checkpoint counts
@@ -204,20 +272,54 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
             except UserError:  # before any update: nothing that was finished is lost
                 checkpoints.save(algorithm)
                 raise
-            row = metrics_row(algorithm, done, algorithm.compilations - warmed)
-            records = dialogue_records(config, done, stage.speech.tokenizer)
-            if records:
-                write_lines(folder.dialogues(done.iteration), records)
-            folder.record(row)
-            board.scalars(done.iteration, flatten_metrics(row))
-            if done.iteration % config.run.text_every == 0 and records:
-                board.text("transcript", done.iteration, transcript_markdown(records[0]))
-            progress.update(row)
+            if scribe:
+                scribe.write(done)
+            stopping = any(hosts.exchange("stop", stop.asked))
             last = algorithm.iteration == config.iterations
-            if last or stop.asked or algorithm.iteration % config.run.checkpoint_every == 0:
+            if last or stopping or algorithm.iteration % config.run.checkpoint_every == 0:
                 checkpoints.save(algorithm)
-    board.close()
-    return stop.asked
+    return stopping
+
+
+class _Scribe:
+    """Writes every iteration into the run's folder, to TensorBoard and to the terminal."""
+
+    def __init__(self, stage: Stage, folder: RunFolder, console: Console) -> None:
+        self._stage, self._folder = stage, folder
+        algorithm, events = stage.algorithm, folder.path / "tensorboard"
+        self._warmed = algorithm.compilations
+        again = algorithm.iteration if events.is_dir() else None
+        self._board = Board(events, purge_step=again)
+        self._progress = TrainingProgress(
+            total=stage.config.iterations, done=algorithm.iteration, every=10, console=console
+        )
+        self.note = self._progress.note
+
+    def write(self, done: Iteration) -> None:
+        config, algorithm, folder = self._stage.config, self._stage.algorithm, self._folder
+        row = metrics_row(algorithm, done, algorithm.compilations - self._warmed)
+        records = dialogue_records(config, done, self._stage.speech.tokenizer)
+        if records:
+            write_lines(folder.dialogues(done.iteration), records)
+        folder.record(row)
+        self._board.scalars(done.iteration, flatten_metrics(row))
+        if done.iteration % config.run.text_every == 0 and records:
+            self._board.text("transcript", done.iteration, transcript_markdown(records[0]))
+        self._progress.update(row)
+
+    def __enter__(self) -> _Scribe:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.__exit__(kind, error, trace)
+        if error is None:
+            self._board.close()
 
 
 def train_sentence(folder: RunFolder) -> str:

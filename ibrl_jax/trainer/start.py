@@ -2,9 +2,11 @@
 
     loss = - sum_t w_t log p(id_t | ids_<t) / sum_t w_t        w as in `trainer.teachers`
 
-Weights are random before. A start is kept in `<run.root>/starts/<key>/` and serves every experiment
-of the same key, a hash of all that shapes it: settings of the policy, the domain and `sft`, the
-network, the tokenizer, the prompts, the scenarios. How strong it is, is a setting: `sft.steps`.
+Weights are random before, or a released model's; what trains is all of them, or adapters. A start
+is kept in `<run.root>/starts/<key>/` and serves every experiment of the same key, a hash of all
+that shapes it: settings of the policy, the domain and `sft`, the network, the weights and adapters
+that it grows from, the tokenizer, the chat format, the prompts, the scenarios. How strong it is, is
+a setting: `sft.steps`.
 """
 
 from __future__ import annotations
@@ -18,51 +20,79 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.dialogue.tokenizers import fingerprint as tokenizer_fingerprint
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
-from ibrl_jax.models.params import Params, init_params
-from ibrl_jax.models.score import score
-from ibrl_jax.trainer.policies import load_policy, save_policy
+from ibrl_jax.models.params import Params
+from ibrl_jax.parallel.hosts import ALONE, Hosts
+from ibrl_jax.trainer.placing import Place, places, to_be_written
+from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
+from ibrl_jax.trainer.supervised import Rows, stepper
 from ibrl_jax.trainer.teachers import Example, examples
+from ibrl_jax.trainer.weights import (
+    Weights,
+    base_of,
+    fingerprint,
+    first_weights,
+    load_weights,
+    seed_of,
+)
 
 Note = Callable[[str], None]
 
 
 def start_policy(
-    config: ConfigDict, domain: Domain, speech: Speech, note: Note
-) -> tuple[Params, Path | None]:
-    """The parameters that `config.policy.start` asks for, and the folder that holds them.
+    config: ConfigDict, domain: Domain, speech: Speech, note: Note, hosts: Hosts = ALONE
+) -> tuple[Weights, Path | None]:
+    """The values that `config.policy.start` asks for, and the folder that holds what was trained.
+
+    They lie where the first role trains. Several processes train a start together, as they do
+    everything else, and the first writes it.
 
     Raises:
-        UserError: the folder it names holds no such policy.
+        UserError: a folder that it names holds no such policy or weights.
     """
-    seed = config.seed if config.sft.seed < 0 else config.sft.seed
-    fresh = init_params(speech.model.config, seed)
-    if config.policy.start == "random":
-        return fresh, None
-    if config.policy.start != "sft":
-        return load_policy(Path(config.policy.start), fresh, speech), Path(config.policy.start)
-    folder = Path(config.run.root) / "starts" / start_key(config, domain, speech, seed)
-    if (folder / "policy.json").is_file():
+    place = places(config, speech, domain.roles)[domain.roles[0]]
+    start, base = config.policy.start, base_of(config)
+    if start in ("random", "pretrained"):
+        return first_weights(config, speech, place), None
+    if start != "sft":
+        folder = Path(start)
+        if base is not None and "lora" not in about_policy(folder):  # new adapters over all of it
+            return first_weights(config, speech, place), folder
+        return load_weights(config, speech, place, folder), folder
+    key = start_key(config, domain, speech, seed_of(config))
+    folder = Path(config.run.root) / "starts" / key
+    if hosts.exchange("start", (folder / "policy.json").is_file())[0]:
         note(f"the start is {folder}, made before")
-        return load_policy(folder, fresh, speech), folder
-    params, about = supervise(config, domain, speech, fresh, seed, note)
-    save_policy(folder, params, speech, about, keep=True)
-    return load_policy(folder, fresh, speech), folder  # of whoever was first, for all the same
+        return load_weights(config, speech, place, folder), folder
+    first = first_weights(config, speech, place)
+    trained, about = supervise(config, domain, speech, first, place, note)
+    written = to_be_written(trained, hosts)
+    if written is not None:
+        save_policy(folder, written, speech, about, base=base, keep=True)
+    hosts.barrier("the start is written")
+    trained = load_policy(folder, place.like, speech, base)  # for all the one of whoever was first
+    return Weights(trained=place.trained(trained), frozen=first.frozen), folder
 
 
 def supervise(
-    config: ConfigDict, domain: Domain, speech: Speech, params: Params, seed: int, note: Note
+    config: ConfigDict,
+    domain: Domain,
+    speech: Speech,
+    first: Weights,
+    place: Place,
+    note: Note,
 ) -> tuple[Params, dict[str, Any]]:
-    """Supervised training; gives the parameters and what `policy.json` says of them."""
+    """Supervised training; gives what was trained and what `policy.json` says of it."""
+    seed = seed_of(config)
     sft = config.sft
     began = time.perf_counter()
     note(f"making {sft.dialogues} dialogues of scripted negotiators ({', '.join(sft.families)})")
@@ -85,8 +115,8 @@ def supervise(
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
     )
-    step = _Step(speech, optimiser, config.optimiser.logp_chunk, sft.batch)
-    params, state = step.init(params)
+    step = stepper(speech, optimiser, config.optimiser.logp_chunk, sft.batch, first.frozen, place)
+    params, state = step.init(first.trained)
     rng = generator(seed, "sft")
     losses: list[jax.Array] = []
     note(
@@ -112,63 +142,13 @@ def supervise(
     return params, about
 
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""ids, segment ids and weights of a batch, [B, T] each."""
-
-
-class _Step:
-    """One supervised step.
-
-    Each local device takes a share of the rows; the sums meet on the first one.
-    """
-
-    def __init__(
-        self, speech: Speech, optimiser: optax.GradientTransformation, chunk: int, batch: int
-    ) -> None:
-        devices = jax.local_devices()
-        count = next(n for n in range(len(devices), 0, -1) if batch % n == 0)
-        self._devices = devices[:count]
-        self._optimiser = optimiser
-
-        def loss_sum(
-            params: Params, rows: tuple[jax.Array, jax.Array, jax.Array]
-        ) -> tuple[jax.Array, jax.Array]:
-            ids, segments, weight = rows
-            positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-            logp, _ = score(speech.model, params, ids, positions, segments, 1.0, chunk)
-            return -jnp.sum(weight * logp), jnp.sum(weight)
-
-        def apply(params: Params, state: Any, parts: Any) -> tuple[Params, Any, jax.Array]:
-            (loss, weight), gradient = jax.tree.map(lambda *leaves: sum(leaves), *parts)
-            gradient = jax.tree.map(lambda g: g / weight, gradient)
-            updates, state = optimiser.update(gradient, state, params)
-            return optax.apply_updates(params, updates), state, loss / weight
-
-        self._gradient = jax.jit(jax.value_and_grad(loss_sum, has_aux=True))
-        self._apply = jax.jit(apply)
-
-    def init(self, params: Params) -> tuple[Params, Any]:
-        params = jax.device_put(params, self._devices[0])
-        return params, self._optimiser.init(params)
-
-    def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
-        size = len(rows[0]) // len(self._devices)
-        parts = []
-        for index, device in enumerate(self._devices):
-            share = tuple(x[index * size : (index + 1) * size] for x in rows)
-            parts.append(self._gradient(*jax.device_put((params, share), device)))
-        return self._apply(params, state, jax.device_put(parts, self._devices[0]))
-
-
 def _lengths(data: Sequence[Example]) -> tuple[int, int]:
     """Two padded lengths, multiples of 16: one for the shorter half, one for all."""
     lengths = sorted(-(-len(example.ids) // 16) * 16 for example in data)
     return lengths[len(lengths) // 2], lengths[-1]
 
 
-def _batch(
-    data: Sequence[Example], length: int, size: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _batch(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:
     """ids, segment ids and weights [B, T], right-padded."""
     ids = np.zeros((size, length), np.int32)
     segments = np.zeros((size, length), np.int32)
@@ -184,13 +164,18 @@ def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> 
     """The name of a start: its seed, and a hash of everything that it is made from."""
     values = configs.to_dict(config)
     scenarios = domain.scenarios("train")
+    weights = fingerprint(Path(config.policy.folder)) if config.policy.folder else None
     shaping = {
         "settings": {key: values[key] for key in ("domain", "policy", "sft", config.domain)},
         "seed": seed,
         "network": dataclasses.asdict(speech.model.config),
-        "tokenizer": hashlib.sha256(speech.tokenizer.model).hexdigest(),
+        "lora": values["lora"] if config.lora.rank else None,
+        "weights": weights,
+        "tokenizer": tokenizer_fingerprint(speech.tokenizer),
+        "chat": speech.chat.name,
         "prompts": [domain.prompt(scenarios[0], role) for role in domain.roles],
         "scenarios": [scenario.id for scenario in scenarios],
     }
+    shaping["settings"]["policy"].pop("folder")  # wherever it lies: its weights count
     text = json.dumps(shaping, sort_keys=True)
     return f"seed{seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

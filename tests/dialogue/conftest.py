@@ -13,7 +13,7 @@ from ibrl_jax.dialogue.loop import Hall, Match
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Role
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import init_params
 from ibrl_jax.models.presets import preset
 from ibrl_jax.sampler.compiled import Programs
@@ -29,7 +29,7 @@ STOPS = (*CHAT.stop_ids, *range(0, TOKENIZER.vocab_size, 6))
 @pytest.fixture(scope="session")
 def speech() -> Speech:
     network = preset("qwen3_micro", vocab_size=TOKENIZER.vocab_size)
-    return Speech(model=Decoder(network), tokenizer=TOKENIZER, chat=CHAT)
+    return Speech(model=Decoder(network, None), tokenizer=TOKENIZER, chat=CHAT)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ibrl_jax.dialogue.agents import ApiSpeaker, ScriptedSpeaker, Utterance
+from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.loop import _play, play
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import RoleView, Segment
@@ -260,6 +261,17 @@ def test_thoughts_stay_in_their_own_view_and_reach_nobody_else(local, hall, matc
     assert "hidden" not in whole(trajectory.views[RIGHT])
     assert "hidden" not in repr(trajectory.turns)
     assert "hidden" not in repr([case for judge in one.judges.values() for case in judge.cases])
+
+
+def test_a_thought_that_the_header_opens_is_the_turns_own(speech, local, hall, matches) -> None:
+    """Otherwise one that is never closed would look like plain words to the referee."""
+    opens = ChatML(TOKENIZER)
+    opens.opening = "<think>\n"
+    speaker = local(TalkingEngine(lambda text, key: "hidden"), LEFT, 64)
+    opened = replace(speaker, speech=replace(speech, chat=opens))
+    (trajectory,) = play(hall(horizon=1), matches({LEFT: opened, RIGHT: Puppet(replies=quiet)}))
+    assert trajectory.turns[0].text == "<think>\nhidden"
+    assert "<think>" not in whole(trajectory.views[LEFT])
 
 
 # ------------------------------------------------------------------------- who sits where

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from ibrl_jax.config import load
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.models.params import Params
 from ibrl_jax.rl.learner import Learner
 from ibrl_jax.trainer import assess, build, session
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import set_up, train
+from ibrl_jax.trainer.weights import Weights
 
 SMOKE = str(Path(__file__).parents[2] / "configs" / "dond" / "smoke.py")
 
@@ -73,7 +73,7 @@ class House:
     config: Callable[..., ConfigDict]
     cast: Cast
     learner: Learner
-    start: Params
+    start: Weights
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
@@ -84,8 +84,8 @@ class House:
             yield
 
 
-@pytest.fixture(scope="session")
-def house(smoke_config: Callable[..., ConfigDict]) -> House:
+def house_of(smoke_config: Callable[..., ConfigDict], **settings: object) -> House:
+    """A house for the smoke config with these settings."""
     fixed: dict[str, object] = {
         "engine__rows": (8,),
         "engine__new_tokens": (48,),
@@ -96,10 +96,22 @@ def house(smoke_config: Callable[..., ConfigDict]) -> House:
         fixed |= {f"roles__{role}__update_every": 1, f"roles__{role}__update_offset": 0}
 
     def config(**overrides: object) -> ConfigDict:
-        return smoke_config(**fixed | overrides)
+        return smoke_config(**fixed | settings | overrides)
 
     stage = set_up(config(), lambda note: None)
     with quick_compile():
         stage.algorithm.warm()
     algorithm = stage.algorithm
     return House(config=config, cast=algorithm.cast, learner=algorithm.learner, start=stage.start)
+
+
+@pytest.fixture(scope="session")
+def house(smoke_config: Callable[..., ConfigDict]) -> House:
+    """All parameters train."""
+    return house_of(smoke_config)
+
+
+@pytest.fixture(scope="session")
+def lora_house(smoke_config: Callable[..., ConfigDict]) -> House:
+    """Adapters train, from a random base."""
+    return house_of(smoke_config, lora__rank=2, policy__start="random")

@@ -89,7 +89,7 @@ def test_against_a_frozen_start_one_role_learns(make: Make, house: House) -> Non
         assert t.matchup == {"agent0"}
         assert t.speakers == {"agent0": "live:agent0@0", "agent1": "frozen:start@0"}
         assert t.views["agent1"].policy.seat == "frozen"
-    assert bits(algorithm.params("agent0")) != bits(house.start)
+    assert bits(algorithm.params("agent0")) != bits(house.start.trained)
 
 
 def test_a_frozen_seat_has_no_row_no_mask_and_no_vote(make: Make) -> None:
@@ -111,7 +111,7 @@ def test_a_frozen_policy_of_another_run_holds_a_seat_with_its_own_parameters(
     seated = {t.speakers["agent1"] for t in done.trajectories}
     assert seated == {f"frozen:{undisturbed.path}:agent1@0"}
     theirs = frozen_counterparts(algorithm.config, house.start, house.cast.speech)[name]
-    assert bits(theirs) != bits(house.start)
+    assert bits(theirs) != bits(house.start.trained)
     again = make(alone=["frozen:start"]).iterate()
     heard = [
         bits([t.views["agent1"].behaviour_logp for t in d.trajectories]) for d in (done, again)
@@ -351,11 +351,11 @@ def test_a_second_pass_that_is_no_number_stops_the_run_too(
     update = house.learner.update
     calls = Counter[int]()
 
-    def poison_second(state: Any, batch: RoleBatch, hyper: Any) -> Any:
+    def poison_second(state: Any, frozen: Any, batch: RoleBatch, hyper: Any) -> Any:
         calls[id(batch)] += 1
         if calls[id(batch)] == 2:
             batch = batch.replace(behaviour_logp=np.full_like(batch.behaviour_logp, np.nan))
-        return update(state, batch, hyper)
+        return update(state, frozen, batch, hyper)
 
     monkeypatch.setattr(house.learner, "update", poison_second)
     with pytest.raises(TrainingError, match="the update was refused"):

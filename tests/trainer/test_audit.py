@@ -27,6 +27,7 @@ from ibrl_jax.trainer.audit import CHANGES, SECOND_VALUES, Finding, audit
 from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.session import Stage
 from ibrl_jax.trainer.teachers import converse
+from ibrl_jax.trainer.weights import Weights
 from tests.trainer.conftest import House, quick_compile
 
 AUDIT = Path(__file__).parents[2] / "configs" / "dond" / "audit.py"
@@ -286,7 +287,7 @@ def test_a_leak_of_optimisers_is_noticed(
     learn = Algorithm._learn
 
     def leaky(self: Any, owner: str, batch: Any) -> Any:
-        self._start = frozen[owner == ROLES[0]]
+        self._start[owner] = Weights(trained=frozen[owner == ROLES[0]], frozen=None)
         return learn(self, owner, batch)
 
     learned = Algorithm.learn

@@ -18,10 +18,11 @@ from safetensors.numpy import load_file, save_file
 from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
-from ibrl_jax.models.dense import Decoder
+from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.trainer import policies, start
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
 from ibrl_jax.trainer.start import start_key, start_policy
+from ibrl_jax.trainer.weights import Weights
 
 PARAMS = {"embed": np.ones((3, 2), np.float32), "layers": {"norm": np.zeros(2, np.float32)}}
 
@@ -143,7 +144,7 @@ def test_another_network_is_refused_though_its_tensors_fit(
 def test_how_a_network_is_computed_may_differ(folder: Path, speech: Speech) -> None:
     assert speech.model.config.dtype != "bfloat16"
     network = replace(speech.model.config, dtype="bfloat16", remat=True, unroll=1)
-    load_policy(folder, PARAMS, replace(speech, model=Decoder(network)))
+    load_policy(folder, PARAMS, replace(speech, model=Decoder(network, None)))
 
 
 def test_another_chat_format_is_refused(folder: Path, speech: Speech) -> None:
@@ -156,6 +157,17 @@ def test_a_missing_or_another_tokenizer_is_refused(folder: Path, speech: Speech)
     refused(folder, speech, "another tokenizer")
     (folder / "tokenizer.model").unlink()
     refused(folder, speech, "tokenizer.model cannot be read .No such file")
+
+
+def test_all_files_of_a_tokenizer_are_kept_and_compared(tmp_path: Path, speech: Speech) -> None:
+    tokenizer: Any = SimpleNamespace(files={"tokenizer.json": b"{}", "chat_template.jinja": b"x"})
+    released, folder = replace(speech, tokenizer=tokenizer), tmp_path / "agent0"
+    save_policy(folder, PARAMS, released, {})
+    load_policy(folder, PARAMS, released)
+    assert (folder / "chat_template.jinja").read_bytes() == b"x"
+    refused(folder, speech, "tokenizer.model cannot be read .No such file")
+    (folder / "chat_template.jinja").write_bytes(b"y")
+    refused(folder, released, "another tokenizer")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
@@ -197,7 +209,8 @@ def test_a_start_is_made_once_for_all_runs_of_its_key(
     domain = build_domain(config)
     made: list[Any] = []
 
-    def supervise(config: Any, domain: Any, speech: Any, params: Any, *rest: Any) -> Any:
+    def supervise(config: Any, domain: Any, speech: Any, first: Weights, *rest: Any) -> Any:
+        params = first.trained
         made.append(params)
         if len(made) == 1:  # meanwhile, elsewhere
             start_policy(config, domain, speech, lambda note: None)
@@ -210,8 +223,9 @@ def test_a_start_is_made_once_for_all_runs_of_its_key(
     assert len(made) == 2
     assert folder is not None
     assert about_policy(folder)["source"] == 2
-    for params in (found, again):
-        np.testing.assert_array_equal(params["norm"]["scale"], made[0]["norm"]["scale"] + 2)
+    for weights in (found, again):
+        scale = weights.trained["norm"]["scale"]
+        np.testing.assert_array_equal(scale, made[0]["norm"]["scale"] + 2)
     assert names(folder.parent) == [folder.name]
 
 
@@ -221,7 +235,7 @@ def test_whatever_shapes_a_start_changes_its_key(
     config = smoke_config()
     domain = build_domain(config)
     network = replace(speech.model.config, rope_theta=3.0)
-    tokenizer: Any = SimpleNamespace(model=b"another")
+    tokenizer: Any = SimpleNamespace(files={"tokenizer.model": b"another"})
 
     class Reworded:
         roles = domain.roles
@@ -246,7 +260,7 @@ def test_whatever_shapes_a_start_changes_its_key(
         start_key(config, domain, speech, 1),
         start_key(smoke_config(sft__steps=4), domain, speech, 0),
         start_key(smoke_config(dond__horizon_turns=9), domain, speech, 0),
-        start_key(config, domain, replace(speech, model=Decoder(network)), 0),
+        start_key(config, domain, replace(speech, model=Decoder(network, None)), 0),
         start_key(config, domain, replace(speech, tokenizer=tokenizer), 0),
         start_key(config, reworded, speech, 0),
         start_key(config, fewer, speech, 0),

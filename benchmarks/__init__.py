@@ -1,0 +1,1 @@
+"""Speed and memory, measured; `make bench-gpu` and its like run these."""

@@ -1,0 +1,127 @@
+"""Settings against each other: what no field can say of itself alone.
+
+`ibrl_jax.config.check` looks at every value by itself first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from ibrl_jax.errors import UserError
+
+_NAME_BYTES = 200
+"""The longest name of a folder; disks take 255, and what is written beside it has a longer one."""
+
+
+def check_together(config: ConfigDict) -> None:
+    """Raises UserError at the first two settings that contradict each other."""
+    if Path(config.name).name != config.name or config.name in ("", ".."):
+        raise UserError(f"config.name must be the name of a folder, not {config.name!r}")
+    for key, path in (("name", config.name), ("run.root", config.run.root)):
+        _check_path(key, path)
+    _check_policy(config)
+    roles = list(config.roles)
+    only = config.matchup.only
+    if len(only) != len(roles):
+        raise UserError(
+            f"config.matchup.only must have {len(roles)} numbers, one a role ({', '.join(roles)}), "
+            f"not {len(only)}"
+        )
+    total = config.matchup.all + sum(only)
+    if not math.isclose(total, 1.0, abs_tol=1e-6):
+        raise UserError(
+            f"config.matchup.all and config.matchup.only must sum to 1, not {total:g} "
+            f"({config.matchup.all:g} + {' + '.join(f'{p:g}' for p in only)})"
+        )
+    shares = config.dond.split_fractions
+    if len(shares) != 3 or not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
+        raise UserError(
+            "config.dond.split_fractions must be three shares that sum to 1: train, val, test"
+        )
+    for role, settings in config.roles.items():
+        if not settings.train and not settings.counterpart:
+            raise UserError(
+                f"config.roles.{role}.counterpart must name who holds the seat, "
+                "since it does not train"
+            )
+        for name in settings.counterpart:
+            _check_name(config, f"roles.{role}.counterpart", name, ("frozen", "scripted", "api"))
+        if settings.update_offset >= settings.update_every:
+            raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
+    if not any(settings.train for settings in config.roles.values()):
+        raise UserError("config.roles has no role with train = True; at least one must learn")
+    if config.isolation["update"] == "tied":
+        _check_tied(config)
+    for name in config.evaluation.counterparts:
+        if ":" in name:
+            _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
+
+
+def _check_policy(config: ConfigDict) -> None:
+    """Where weights come from, what of them trains, and where they lie."""
+    policy, lora = config.policy, config.lora
+    _check_path("policy.folder", policy.folder)
+    if policy.start == "sft" and not config.sft.families:
+        raise UserError("config.sft.families must name a scripted teacher, since the start is sft")
+    if policy.start == "pretrained" and not policy.folder:
+        raise UserError(
+            "config.policy.folder must name a Hugging Face folder, since the start is pretrained"
+        )
+    if lora.rank and not lora.targets:
+        raise UserError("config.lora.targets must name a kernel, since config.lora.rank is not 0")
+    if lora.rank and not lora.alpha:
+        raise UserError("config.lora.alpha must be above 0, since config.lora.rank is not 0")
+    if 0 in config.mesh.values():
+        raise UserError("config.mesh has an axis of 0 devices; the least is 1, and -1 is the rest")
+    if config.placement == "split" and config.isolation["update"] == "tied":
+        raise UserError(
+            "config.placement=split gives each role a mesh, and config.isolation.update=tied makes "
+            "one policy of them; choose config.placement=shared"
+        )
+
+
+def _check_path(key: str, path: str) -> None:
+    """Every name in a path must be one that any disk takes."""
+    for character, name in (("\\", "a backslash"), ("\0", "a NUL byte")):
+        if character in path:
+            raise UserError(f"config.{key} must be a path without {name}, not {path!r}")
+    longest = max(path.split("/"), key=_bytes)
+    if _bytes(longest) > _NAME_BYTES:
+        raise UserError(
+            f"config.{key} must have names of at most {_NAME_BYTES} bytes, not the "
+            f"{_bytes(longest)} of {longest[:20]!r}..."
+        )
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
+
+
+def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -> None:
+    """The form of a counterpart's name, and that its endpoint is one of the config's."""
+    kind, _, which = name.partition(":")
+    if kind not in kinds or not which:
+        forms = " or ".join(f"{kind}:..." for kind in kinds)
+        raise UserError(f"config.{key} names {name!r}, which is no counterpart: it is {forms}")
+    if kind == "api" and which not in config.endpoints:
+        raise UserError(f"config.{key} names {name}, and config.endpoints has no {which!r}")
+
+
+def _check_tied(config: ConfigDict) -> None:
+    """One learner for all roles needs all to train, and to be told the same."""
+    (first, lead), *others = config.roles.items()
+    if not all(settings.train for settings in config.roles.values()):
+        raise UserError("config.isolation.update=tied needs every role to train")
+    for role, settings in others:
+        for key in settings:
+            schedule = key in ("update_every", "update_offset") and not config.stabilise.stagger
+            if settings[key] != lead[key] and not schedule:
+                raise UserError(
+                    f"config.isolation.update=tied needs config.roles.{role}.{key} to be that of "
+                    f"{first}, {lead[key]!r}, not {settings[key]!r}"
+                    + ("; or set config.stabilise.stagger=False" if "update_" in key else "")
+                )

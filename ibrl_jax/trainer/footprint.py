@@ -1,0 +1,134 @@
+"""What a config takes in memory on each device: what stays, and what its programs need besides.
+
+What stays is counted from shapes and shardings: for each role its parameters, moments and engine
+(the serving copies of the live and the past policy, and the caches), and once for all roles of a
+mesh the start and a base under adapters. Programs run one at a time, so the largest counts. What a
+program needs is what XLA's compiler for the CPU plans; it computes 16-bit products in 32 bits, so
+on an accelerator less is to be expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from ibrl_jax.dialogue.build import at_once, build_domain, build_programs, build_speech
+from ibrl_jax.models.params import abstract_params, count_params
+from ibrl_jax.trainer import build as builders
+from ibrl_jax.trainer.placing import places
+from ibrl_jax.trainer.start import Note
+
+GB = 1e9
+
+
+@dataclass(kw_only=True)
+class Footprint:
+    """Bytes on one device, of the role that takes most."""
+
+    title: str
+    stays: dict[str, int] = field(default_factory=dict)
+    programs: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> int:
+        """What stays, and the largest program beside it."""
+        return sum(self.stays.values()) + max(self.programs.values())
+
+
+def footprint(config: ConfigDict, note: Note) -> Footprint:
+    """Compiles the update, the reference pass and the sampler's largest program.
+
+    Raises:
+        UserError: the mesh does not fit the network.
+    """
+    domain = build_domain(config)
+    speech = build_speech(config)
+    learners = [role for role in domain.roles if config.roles[role].train]
+    where = places(config, speech, domain.roles)
+    shared = config.placement == "shared"
+    sharing = len(domain.roles) if shared else 1  # roles on one mesh
+    training = len(learners) if shared and config.isolation["update"] == "separate" else 1
+    place = where[learners[0]]
+    learner = builders.build_learner(config, speech)
+    programs = build_programs(config, speech, domain.roles, at_once(config))[learners[0]]
+    batching = builders.batch_settings(config, 1)
+
+    size = count_params(abstract_params(speech.model.config))
+    devices = 1 if place.mesh is None else place.mesh.size
+    found = Footprint(
+        title=(
+            f"{config.name}: {size / GB:.3f} B parameters a role"
+            + (f", adapters of rank {config.lora.rank}" if config.lora.rank else "")
+            + f", {devices} device{'s' * (devices > 1)} {'in all' if shared else 'a role'}"
+            + f" (data {config.mesh.data}, fsdp {config.mesh.fsdp}, tensor {config.mesh.tensor})"
+            + f", views of {batching.lengths[-1]} tokens, {at_once(config)} dialogues at once"
+        )
+    )
+    trained, base = place.abstract_trained(), place.abstract_base()
+    state = learner.abstract(trained)
+    found.stays["parameters that train (fp32)"] = training * _bytes(state.params)
+    found.stays["moments (fp32)"] = training * _bytes(state.opt_state)
+    found.stays["base under the adapters"] = 0 if base is None else _bytes(base)
+    found.stays["start, the KL's reference (fp32)"] = _bytes(state.params)
+    served = programs.abstract_params()
+    copies = served.adapters if base is not None else served
+    found.stays["sampler: live and past policies"] = 2 * sharing * _bytes(copies)
+    found.stays["sampler: caches"] = sharing * _bytes(programs.abstract_store())
+
+    with place.use():
+        batches = [
+            place.abstract_batch(batching.rows, n, batching.micro_batch) for n in batching.lengths
+        ]
+        found.stays["a batch"] = _bytes(batches[-1])
+        note("compiling the update and the reference pass")
+        hyper = builders.hyper_of(config, learners[0])
+        learner.warmup(state, base, batches[-1:], hyper, True)
+    names = {"update": "the update", "logp": "the reference pass"}
+    for key, program in learner.programs.items():
+        found.programs[names[key.split()[0]]] = _temporary(program)
+    shape = programs.shapes()[-1]
+    note(f"compiling the sampler's largest program {tuple(shape)}")
+    found.programs["a turn of the sampler"] = _temporary(programs.lowered(shape).compile())
+    return found
+
+
+def lines(found: Footprint, device_gb: int) -> Iterator[str]:
+    """The figures as a Markdown table, and whether they fit on a device."""
+    yield found.title
+    yield ""
+    yield "| on each device | GB |"
+    yield "| --- | ---: |"
+    for name, size in found.stays.items():
+        yield f"| {name} | {size / GB:.2f} |"
+    yield f"| **stays** | **{sum(found.stays.values()) / GB:.2f}** |"
+    for name, size in found.programs.items():
+        yield f"| {name}, besides | {size / GB:.2f} |"
+    yield f"| **peak** | **{found.peak / GB:.2f}** |"
+    if device_gb:
+        verdict = "fits" if found.peak <= device_gb * GB else "does not fit"
+        yield ""
+        yield f"It {verdict} on devices of {device_gb} GB."
+
+
+def _bytes(tree: Any) -> int:
+    """Of a tree's arrays, on one device."""
+
+    def here(x: Any) -> int:
+        sharding = getattr(x, "sharding", None)
+        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
+        return int(np.prod(shape, dtype=np.int64)) * np.dtype(x.dtype).itemsize
+
+    return sum(here(x) for x in jax.tree.leaves(tree))
+
+
+def _temporary(program: jax.stages.Compiled) -> int:
+    """What a program needs beside its arguments: results that are not in their place, and the
+    compiler's own plan of temporary buffers."""
+    found: Any = program.memory_analysis()
+    results = found.output_size_in_bytes - found.alias_size_in_bytes
+    return int(results + found.temp_size_in_bytes)

@@ -1,0 +1,180 @@
+"""One supervised step: the weighted loss of `trainer.start`, its gradient, the optimiser's move.
+
+What trains is all parameters or adapters; a base under these is an argument of every program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ibrl_jax.dialogue.policy import Speech
+from ibrl_jax.errors import UserError
+from ibrl_jax.models.params import Params
+from ibrl_jax.models.score import score
+from ibrl_jax.parallel.place import put
+from ibrl_jax.parallel.rules import batch_sharding
+from ibrl_jax.trainer.placing import Place
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""ids, segment ids and weights of a batch, [B, T] each."""
+
+
+class Stepper(Protocol):
+    """One supervised step after another."""
+
+    def init(self, params: Params) -> tuple[Params, Any]:
+        """The parameters where they are trained, and the optimiser's first state."""
+        ...
+
+    def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
+        """Parameters and state after a step, and its loss."""
+        ...
+
+
+def stepper(
+    speech: Speech,
+    optimiser: optax.GradientTransformation,
+    chunk: int,
+    batch: int,
+    frozen: Params | None,
+    place: Place,
+) -> Stepper:
+    """Steps of `batch` rows at a place.
+
+    Args:
+        chunk: positions a row whose logits exist at once.
+        frozen: the base under adapters; None where all parameters train.
+
+    Raises:
+        UserError: the mesh does not divide the rows.
+    """
+    if place.mesh is None:
+        return _Copies(speech, optimiser, chunk, batch, frozen)
+    return _Sharded(speech, optimiser, chunk, batch, frozen, place, place.mesh)
+
+
+class _Copies:
+    """Each local device takes a share of the rows; the sums meet on the first one.
+
+    Under adapters the first device takes all of them: a base is not copied.
+    """
+
+    def __init__(
+        self,
+        speech: Speech,
+        optimiser: optax.GradientTransformation,
+        chunk: int,
+        batch: int,
+        frozen: Params | None,
+    ) -> None:
+        devices = jax.local_devices()[: 1 if frozen is not None else None]
+        count = next(n for n in range(len(devices), 0, -1) if batch % n == 0)
+        self._devices = devices[:count]
+        self._optimiser = optimiser
+        self._frozen = frozen
+
+        def apply(params: Params, state: Any, parts: Any) -> tuple[Params, Any, jax.Array]:
+            (loss, weight), gradient = jax.tree.map(lambda *leaves: sum(leaves), *parts)
+            return _applied(optimiser, params, state, loss, weight, gradient)
+
+        self._gradient = jax.jit(_gradient(speech, chunk))
+        self._apply = jax.jit(apply)
+
+    def init(self, params: Params) -> tuple[Params, Any]:
+        params = jax.device_put(params, self._devices[0])
+        return params, self._optimiser.init(params)
+
+    def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
+        size = len(rows[0]) // len(self._devices)
+        parts = []
+        for index, device in enumerate(self._devices):
+            share = tuple(x[index * size : (index + 1) * size] for x in rows)
+            here, share = jax.device_put((params, share), device)
+            parts.append(self._gradient(here, self._frozen, share))
+        return self._apply(params, state, jax.device_put(parts, self._devices[0]))
+
+
+class _Sharded:
+    """One program over a mesh: parameters, moments and rows lie as in training."""
+
+    def __init__(
+        self,
+        speech: Speech,
+        optimiser: optax.GradientTransformation,
+        chunk: int,
+        batch: int,
+        frozen: Params | None,
+        place: Place,
+        mesh: Mesh,
+    ) -> None:
+        share = mesh.shape["data"] * mesh.shape["fsdp"]
+        if batch % share:
+            raise UserError(
+                f"config.sft.batch is {batch}, which mesh.data x mesh.fsdp = {share} does not "
+                "divide; make it a multiple"
+            )
+        self._optimiser, self._frozen = optimiser, frozen
+        self._place, self._mesh = place, mesh
+        self._step: Any = None
+        gradient = _gradient(speech, chunk)
+
+        def step(
+            params: Params, frozen: Params | None, state: Any, rows: Any
+        ) -> tuple[Params, Any, jax.Array]:
+            (loss, weight), gradients = gradient(params, frozen, rows)
+            return _applied(optimiser, params, state, loss, weight, gradients)
+
+        self._whole = step
+
+    def init(self, params: Params) -> tuple[Params, Any]:
+        at = jax.tree.map(lambda x: x.sharding, params)
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        state_at = optax.tree.map_params(
+            self._optimiser,
+            lambda _, sharding: sharding,
+            jax.eval_shape(self._optimiser.init, params),
+            at,
+            transform_non_params=lambda _: everywhere,
+        )
+        self._step = jax.jit(self._whole, out_shardings=(at, state_at, None))
+        return params, jax.jit(self._optimiser.init, out_shardings=state_at)(params)
+
+    def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
+        with self._place.use():
+            rows = put(rows, batch_sharding(self._mesh, rows))
+            return jax.block_until_ready(self._step(params, self._frozen, state, rows))
+
+
+def _gradient(speech: Speech, chunk: int) -> Callable[..., Any]:
+    """((loss sum, weight sum), gradient of the loss sum) of what trains, the rest, and rows."""
+
+    def loss_sum(
+        params: Params, frozen: Params | None, rows: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        ids, segments, weight = rows
+        positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        logp, _ = score(speech.model, params, frozen, ids, positions, segments, 1.0, chunk)
+        return -jnp.sum(weight * logp), jnp.sum(weight)
+
+    return jax.value_and_grad(loss_sum, has_aux=True)
+
+
+def _applied(
+    optimiser: optax.GradientTransformation,
+    params: Params,
+    state: Any,
+    loss: jax.Array,
+    weight: jax.Array,
+    gradient: Params,
+) -> tuple[Params, Any, jax.Array]:
+    """Parameters and state after a step, and its loss."""
+    gradient = jax.tree.map(lambda g: g / weight, gradient)
+    updates, state = optimiser.update(gradient, state, params)
+    return optax.apply_updates(params, updates), state, loss / weight
