@@ -1,0 +1,109 @@
+"""The knowledge boundaries of a story (Table 8), as far as rules can see them.
+
+A story is the user's side alone: no registered fact of the car, nobody who calls, no number but the
+user's own, no place that the user does not remember, no outcome, no invented sensitive fact; and
+all eight scenes, one to three short lines each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile
+from ibrl_jax.domains.telesales.profiles.terms import Memory, Scene
+
+LONGEST_LINE = {"zh": 60, "en": 160}
+"""Characters of a spoken line of a scene."""
+
+MOST_LINES = 3
+
+_NUMBER = re.compile(r"(?<![\d.])(\d[\d,]*(?:\.\d+)?)\s*(万|千|[kK](?![A-Za-z])|%|％)?")
+_UNIT = {"万": 10_000, "千": 1_000, "k": 1_000, "K": 1_000}
+_PHONE = re.compile(r"(?<!\d)\d{11}(?!\d)")
+
+_OUTCOMES = re.compile(
+    r"(?:最终|最后|结果|一定|肯定|必然)(?:会|将|还是)*"
+    r"(?:同意|接受|答应|拒绝|购买|买下|下单|加上|添加|挂断|挂掉)"
+    r"|\b(?:finally|ultimately|eventually|in the end,?|definitely|certainly|surely)"
+    r"(?: \w+){0,2} (?:agree|accept|refuse|declin|buy|bought|purchas|add|hang|hung)\w*",
+    re.IGNORECASE,
+)
+_SENSITIVE = re.compile(
+    r"月薪|年薪|月收入|年收入|家庭住址|门牌|征信|身份证|出过车祸|欠债"
+    r"|\b(?:salary|income|home address|credit (?:score|record|problems?|history)|identity card"
+    r"|in debt)\b",
+    re.IGNORECASE,
+)
+
+
+def check_boundaries(
+    story: str, scenes: Mapping[Scene, Sequence[str]], profile: EvaluationProfile
+) -> tuple[str, ...]:
+    """What a story crosses, a short sentence each; empty where it may be used."""
+    text = "\n".join([story, *(line for lines in scenes.values() for line in lines)])
+    return (
+        *_agent_facts(text, profile),
+        *_numbers_and_places(text, profile),
+        *_inventions(text, profile),
+        *_scenes(scenes, profile),
+    )
+
+
+def _agent_facts(text: str, profile: EvaluationProfile) -> Iterator[str]:
+    """Who calls and what is registered about the car."""
+    service, vehicle = profile.agent_info.service, profile.agent_info.vehicle
+    budget = profile.user_profile.car_needs.budget_range
+    name = re.escape(service.name)
+    pattern = name if profile.language == "zh" else rf"\b{name}\b"
+    # a customer may share the caller's name, a whole pool of which is short
+    if re.search(pattern, text.replace(profile.user_profile.basic_profile.name, "")):
+        yield f"it names the agent, {service.name}"
+    amounts, percents = set(), set()
+    for number, unit in _NUMBER.findall(text):
+        value = float(number.replace(",", ""))
+        (percents if unit in ("%", "％") else amounts).add(round(value * _UNIT.get(unit, 1)))
+    amounts -= {budget.low, budget.high}
+    for field in ("price", "fees", "mileage", "registered"):
+        value = getattr(vehicle, field)
+        if value in amounts:
+            yield f"it knows the car's {field}, {value}"
+    for field in ("battery_percent", "down_payment_percent"):
+        if getattr(vehicle, field) in percents:
+            yield f"it knows the car's {field}, {getattr(vehicle, field)}"
+    months = vehicle.warranty_months
+    if months and re.search(rf"(?<!\d){months}\s*(?:个月|months?\b)", text):
+        yield f"it knows the car's warranty, {months} months"
+    if vehicle.condition and vehicle.condition.word(profile.language) in text:
+        yield f"it knows the car's condition, {vehicle.condition.value}"
+
+
+def _numbers_and_places(text: str, profile: EvaluationProfile) -> Iterator[str]:
+    user = profile.user_profile
+    own = (user.contact_info.phone_number, user.contact_info.alternate_wechat_contact)
+    for number in sorted(set(_PHONE.findall(text)) - set(own)):
+        yield f"it has a phone number that is not the user's, {number}"
+    away = user.car_needs.car_city
+    forgotten = user.car_needs.car_city_memory_state is not Memory.CLEAR
+    if forgotten and away != user.location_context.city and away in text:
+        yield f"it knows where the car is, {away}, which the user does not remember"
+
+
+def _inventions(text: str, profile: EvaluationProfile) -> Iterator[str]:
+    if found := _OUTCOMES.search(text):
+        yield f"it fixes an outcome: {found[0]!r}"
+    given = profile.user_profile.model_dump_json()
+    for word in sorted(set(_SENSITIVE.findall(text))):
+        if word not in given:
+            yield f"it invents a sensitive fact: {word!r}"
+
+
+def _scenes(scenes: Mapping[Scene, Sequence[str]], profile: EvaluationProfile) -> Iterator[str]:
+    longest = LONGEST_LINE[profile.language]
+    for scene in Scene:
+        lines = scenes.get(scene, ())
+        if not 1 <= len(lines) <= MOST_LINES:
+            yield f"the scene {scene.value!r} has {len(lines)} lines instead of 1 to {MOST_LINES}"
+        for line in lines:
+            if not 0 < len(line.strip()) <= longest:
+                yield f"the scene {scene.value!r} has a line of {len(line)} characters"

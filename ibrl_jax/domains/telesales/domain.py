@@ -1,0 +1,227 @@
+"""Vehicle TeleSales as a `Domain`: profiles as scenarios, prompts, referee, rule-based players."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ibrl_jax.domains.base import Adapter, Outcome, Role, Scenario, ScriptedPlayer
+from ibrl_jax.domains.telesales.adapters import ADAPTERS, call_state
+from ibrl_jax.domains.telesales.customers import FAMILIES, customer
+from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
+from ibrl_jax.domains.telesales.metrics import Result, summarise
+from ibrl_jax.domains.telesales.profiles.composition import Composition
+from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles, training_profiles
+from ibrl_jax.domains.telesales.prompts import Length, Prompts
+from ibrl_jax.domains.telesales.referee import EndReason, TelesalesReferee
+from ibrl_jax.domains.telesales.scenarios import CUSTOMER, ROLES, SALES, lead_of, make_scenario
+from ibrl_jax.domains.telesales.sellers import SELLERS, seller
+from ibrl_jax.domains.telesales.story import compile_offline, with_story
+from ibrl_jax.errors import UserError
+
+SPLITS = ("train", "val", "test")
+Stories = Literal["offline", "none"]
+
+CONFIRMED, VERBAL_ONLY = 1.0, 0.4
+"""What the agent's outcome is worth: a confirmed add, a yes that came to nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelesalesSettings:
+    """What a TeleSales run can set.
+
+    language         of profiles, prompts and rules: `zh` or `en`
+    prompts_dir      folder with prompt files of one's own; None: ours
+    prompt_length    of ours in training: `full`, or `short` for tiny policies
+    seed             of the profiles; a seed and a version give the same ones, byte for byte
+    train_profiles   training profiles to learn from (the paper has 3,000)
+    val_profiles     further training profiles, held out
+    test_profiles    evaluation profiles (the paper has 500)
+    composition      of these: `sampled`, or `paper_exact`, which meets Table 7's counts
+    stories          `offline`: each evaluation profile gets a story out of templates; `none`
+    max_agent_turns  turns of the agent until the call ends (the paper has 15)
+    conversations    conversations an evaluation has with each profile (the paper has 3)
+    """
+
+    language: Language
+    prompts_dir: str | None
+    prompt_length: Length
+    seed: int
+    train_profiles: int
+    val_profiles: int
+    test_profiles: int
+    composition: Composition
+    stories: Stories
+    max_agent_turns: int
+    conversations: int
+
+
+class TeleSales:
+    """The domain, built once a run; profiles are made when a split is first asked for.
+
+    Raises UserError for settings or prompts that cannot be used.
+    """
+
+    def __init__(self, settings: TelesalesSettings) -> None:
+        _check(settings)
+        self.name: str = "telesales"
+        self.roles: tuple[Role, ...] = ROLES
+        self.settings = settings
+        folder = None if settings.prompts_dir is None else Path(settings.prompts_dir)
+        self.prompts = Prompts(settings.language, folder, length=settings.prompt_length)
+
+    @property
+    def test_repeats(self) -> int:
+        """How many conversations an evaluation has with each profile."""
+        return self.settings.conversations
+
+    def scenarios(self, split: str) -> Sequence[Scenario]:
+        """`train` and `val` are made of training profiles, `test` of evaluation profiles."""
+        first = self.settings.train_profiles
+        if split == "train":
+            return self._training[:first]
+        if split == "val":
+            return self._training[first:]
+        if split == "test":
+            return self._evaluation
+        raise UserError(f"There is no split {split!r}; the splits are {', '.join(SPLITS)}.")
+
+    def prompt(self, scenario: Scenario, role: Role) -> str:
+        """The system prompt of training: a role's rules, then its own observation."""
+        if role == SALES:
+            return self.prompts.sales(lead_of(scenario))
+        observation = scenario.private[CUSTOMER]
+        return self.prompts.customer(
+            observation, call_state(observation, (), self.settings.language)
+        )
+
+    def adapter(self, name: str, role: Role) -> Adapter:
+        """A form of its own for a role: `record`, `simulator`, `seller`; UserError for others."""
+        of_role = [n for n, (speaker, _) in ADAPTERS.items() if speaker == role]
+        if name not in of_role:
+            raise UserError(f"{role} has no form {name!r}; it has {', '.join(of_role)}.")
+        return ADAPTERS[name][1](self.prompts)
+
+    def referee(self, scenario: Scenario, first: Role) -> TelesalesReferee:
+        """A fresh referee; whoever `first` is, the customer has picked up and the agent speaks."""
+        if first not in ROLES:
+            raise ValueError(f"{first!r} is no seat of TeleSales; the seats are {ROLES}")
+        return TelesalesReferee(scenario, max_agent_turns=self.settings.max_agent_turns)
+
+    def scripted(
+        self, family: str, scenario: Scenario, role: Role, rng: np.random.Generator
+    ) -> ScriptedPlayer:
+        """A rule-based customer or seller; raises UserError for a family that the role lacks."""
+        families = SELLERS if role == SALES else FAMILIES
+        if family not in families:
+            raise UserError(
+                f"There is no scripted family {family!r} for {role} in TeleSales; the families are "
+                f"{', '.join(families)}."
+            )
+        if role == SALES:
+            return seller(family, scenario, rng)
+        return customer(family, scenario, rng)
+
+    def reward(self, outcome: Outcome, role: Role) -> float:
+        """What the outcome alone is worth, without a look at the turns.
+
+        The agent: 1 for a confirmed add, .4 for a yes that came to nothing, else 0. The customer:
+        1 unless it ended the call by a turn that is none, whatever became of the contact.
+
+        Raises ValueError for an aborted call, which has no result to pay for.
+        """
+        if outcome.end_reason == EndReason.ABORTED:
+            raise ValueError("an aborted call has no reward; it counts as failed")
+        if role == CUSTOMER:
+            return 0.0 if outcome.offender == CUSTOMER else 1.0
+        if outcome.success:
+            return CONFIRMED
+        if outcome.offender == SALES or not outcome.facts["verbal_yes"]:
+            return 0.0
+        return VERBAL_ONLY
+
+    def measures(self, scenario: Scenario, outcome: Outcome, role: Role) -> dict[str, float] | None:
+        """Success (0 or 1) and what the call added to the scores; None if aborted."""
+        del role
+        result = Result.of(scenario, outcome)
+        if not result.scored:
+            return None
+        return {
+            "success": float(result.success),
+            "delta_willingness": result.delta_willingness,
+            "delta_patience": result.delta_patience,
+        }
+
+    def tabulate(
+        self, results: Sequence[tuple[Scenario, Outcome, Role]], planned: int
+    ) -> dict[str, Any]:
+        """The metrics of `metrics.summarise`, under the names that tables use."""
+        found = summarise(
+            (Result.of(scenario, outcome) for scenario, outcome, _ in results),
+            conversations=self.settings.conversations,
+            asked=planned,
+        )
+        return {
+            "n": found.scored,
+            "planned": found.asked,
+            "coverage": found.coverage,
+            "profiles": found.profiles,
+            "profiles_planned": found.profiles_planned,
+            "success": found.success,
+            **{f"success@{n}": share for n, share in found.success_at.items()},
+            "verbal_yes": found.verbal_yes,
+            "delta_willingness": found.delta_willingness,
+            "delta_trust": found.delta_trust,
+            "delta_patience": found.delta_patience,
+            "hallucination": found.hallucination,
+            "audited": found.audited,
+            "agent_turns": found.agent_turns,
+            "tool_calls": found.calls,
+            "end_reasons": dict(found.end_reasons),
+            "format_failures": {role: dict(codes) for role, codes in found.failures.items()},
+            "flags": dict(found.flags),
+        }
+
+    @cached_property
+    def _training(self) -> Sequence[Scenario]:
+        count = self.settings.train_profiles + self.settings.val_profiles
+        profiles = training_profiles(self.settings.seed, count, self.settings.language)
+        return [make_scenario(profile) for profile in profiles]
+
+    @cached_property
+    def _evaluation(self) -> Sequence[Scenario]:
+        settings = self.settings
+        profiles = evaluation_profiles(
+            settings.seed, settings.test_profiles, settings.composition, settings.language
+        )
+        if settings.stories == "offline":
+            profiles = [
+                with_story(profile, compile_offline(profile, settings.seed)) for profile in profiles
+            ]
+        return [make_scenario(profile) for profile in profiles]
+
+
+def _check(settings: TelesalesSettings) -> None:
+    for field, value, legal in (
+        ("language", settings.language, LANGUAGES),
+        ("composition", settings.composition, ("sampled", "paper_exact")),
+        ("stories", settings.stories, ("offline", "none")),
+        ("prompt_length", settings.prompt_length, ("full", "short")),
+    ):
+        if value not in legal:
+            raise UserError(
+                f"config.telesales.{field} is {value!r}; it must be one of {', '.join(legal)}."
+            )
+    for field in (
+        *("train_profiles", "val_profiles", "test_profiles"),
+        *("max_agent_turns", "conversations"),
+    ):
+        if getattr(settings, field) < 1:
+            raise UserError(
+                f"config.telesales.{field} is {getattr(settings, field)}; it must be 1 or more."
+            )

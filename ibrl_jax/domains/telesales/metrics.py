@@ -1,0 +1,153 @@
+"""Metrics of finished calls.
+
+    Success@n              share of profiles of whose conversations at least n ended in an add
+    delta willingness      mean of the score at the end minus that at the start; patience likewise
+    verbal yes             share of calls in which the customer agreed in words, added or not
+    hallucination          share of audited calls with a claim against or beyond the lead record
+
+Success@n is over profiles all of whose conversations came to an end: a missing one is neither a
+success nor a failure, and `profiles` beside `profiles_planned` shows how many there are. What is
+undefined is None: never 0, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ibrl_jax.domains.base import Outcome, Scenario
+from ibrl_jax.domains.telesales.referee import HALLUCINATION, EndReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One call. `hallucinated` is None where no audit was made; deltas are end minus start."""
+
+    profile: str
+    scored: bool
+    success: bool
+    verbal_yes: bool
+    delta_willingness: float
+    delta_trust: float
+    delta_patience: float
+    agent_turns: int
+    calls: int
+    end_reason: str
+    offender: str | None
+    error_code: str | None
+    hallucinated: bool | None
+    flags: Mapping[str, int]
+
+    @classmethod
+    def of(cls, scenario: Scenario, outcome: Outcome) -> Result:
+        """The result of an outcome of this domain's referee."""
+        facts = outcome.facts
+        start, end = facts["state_start"], facts["state_end"]
+        return cls(
+            profile=scenario.cluster,
+            scored=outcome.end_reason != EndReason.ABORTED,
+            success=outcome.success,
+            verbal_yes=facts["verbal_yes"],
+            delta_willingness=end["willingness"] - start["willingness"],
+            delta_trust=end["trust"] - start["trust"],
+            delta_patience=end["patience"] - start["patience"],
+            agent_turns=facts["agent_turns"],
+            calls=len(facts["calls"]),
+            end_reason=outcome.end_reason,
+            offender=outcome.offender,
+            error_code=facts.get("error_code"),
+            hallucinated=facts.get(HALLUCINATION),
+            flags=facts["flags"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Metrics of a set of calls; shares in [0, 1], None where undefined.
+
+    `asked` calls were wanted, `scored` of them ended with a result, `coverage` is their ratio.
+    `success_at[n]` is over the `profiles` whose conversations were all scored; `failures` counts
+    malformed endings by role and code.
+    """
+
+    asked: int
+    scored: int
+    coverage: float | None
+    profiles: int
+    profiles_planned: int
+    success: float | None
+    success_at: Mapping[int, float | None]
+    verbal_yes: float | None
+    delta_willingness: float | None
+    delta_trust: float | None
+    delta_patience: float | None
+    audited: int
+    hallucination: float | None
+    agent_turns: float | None
+    calls: float | None
+    end_reasons: Mapping[str, int]
+    failures: Mapping[str, Mapping[str, int]]
+    flags: Mapping[str, int]
+
+
+def summarise(
+    results: Iterable[Result], *, conversations: int, asked: int | None = None
+) -> Summary:
+    """Pool calls; `conversations` is how many each profile was to have.
+
+    Args:
+        asked: how many calls were wanted; None: as many as are given.
+
+    Raises ValueError if more results come than were asked for, or than a profile was to have.
+    """
+    results = list(results)
+    asked = len(results) if asked is None else asked
+    if len(results) > asked:
+        raise ValueError(f"{len(results)} results of {asked} calls asked for")
+    by_profile: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_profile[result.profile].append(result)
+    for profile, calls in by_profile.items():
+        if len(calls) > conversations:
+            raise ValueError(f"{len(calls)} calls of profile {profile}, not {conversations}")
+    scored = [r for r in results if r.scored]
+    complete = [
+        sum(r.success for r in calls)
+        for calls in by_profile.values()
+        if sum(r.scored for r in calls) == conversations
+    ]
+    audited = [r for r in scored if r.hallucinated is not None]
+    flags: Counter[str] = Counter()
+    failures: dict[str, Counter[str]] = defaultdict(Counter)
+    for r in results:
+        flags.update(r.flags)
+        if r.offender is not None:
+            failures[r.offender][r.error_code or "unknown"] += 1
+    return Summary(
+        asked=asked,
+        scored=len(scored),
+        coverage=len(scored) / asked if asked else None,
+        profiles=len(complete),
+        profiles_planned=-(-asked // conversations),
+        success=_mean(scored, lambda r: r.success),
+        success_at={
+            n: sum(wins >= n for wins in complete) / len(complete) if complete else None
+            for n in range(1, conversations + 1)
+        },
+        verbal_yes=_mean(scored, lambda r: r.verbal_yes),
+        delta_willingness=_mean(scored, lambda r: r.delta_willingness),
+        delta_trust=_mean(scored, lambda r: r.delta_trust),
+        delta_patience=_mean(scored, lambda r: r.delta_patience),
+        audited=len(audited),
+        hallucination=_mean(audited, lambda r: bool(r.hallucinated)),
+        agent_turns=_mean(scored, lambda r: r.agent_turns),
+        calls=_mean(scored, lambda r: r.calls),
+        end_reasons=dict(sorted(Counter(r.end_reason for r in results).items())),
+        failures={role: dict(sorted(codes.items())) for role, codes in sorted(failures.items())},
+        flags=dict(sorted(flags.items())),
+    )
+
+
+def _mean(results: Sequence[Result], value: Callable[[Result], float]) -> float | None:
+    return sum(map(value, results)) / len(results) if results else None

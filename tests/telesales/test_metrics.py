@@ -1,0 +1,109 @@
+"""Metrics of calls: Success@n, what is missing, and what is undefined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibrl_jax.domains.base import Outcome, Scenario
+from ibrl_jax.domains.telesales.metrics import Result, summarise
+from ibrl_jax.domains.telesales.referee import HALLUCINATION
+
+
+def outcome(success: bool = False, reason: str = "hang_up", **facts: Any) -> Outcome:
+    filled: dict[str, Any] = {
+        "turns": 7,
+        "agent_turns": 3,
+        "calls": [],
+        "verbal_yes": success,
+        "state_start": {"willingness": 0.4, "trust": 0.5, "patience": 0.6},
+        "state_end": {"willingness": 0.5, "trust": 0.5, "patience": 0.3},
+        "flags": {},
+    }
+    return Outcome(
+        end_reason="confirmed" if success else reason, success=success, facts=filled | facts
+    )
+
+
+def result(profile: str, *args: Any, **facts: Any) -> Result:
+    scenario = Scenario(id=profile, cluster=profile, public={}, private={})
+    return Result.of(scenario, outcome(*args, **facts))
+
+
+def calls(**wins: int) -> list[Result]:
+    """Three calls of each profile, so many of which are successes."""
+    return [result(name, n < k) for name, k in wins.items() for n in range(3)]
+
+
+def test_section_5_2_success_at_n_counts_profiles_with_at_least_n_of_three() -> None:
+    found = summarise(calls(a=3, b=2, c=1, d=0), conversations=3)
+    assert found.success_at == {1: 0.75, 2: 0.5, 3: 0.25}
+    assert found.success == pytest.approx(6 / 12)
+    assert (found.profiles, found.profiles_planned, found.coverage) == (4, 4, 1.0)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
+def test_success_at_n_is_nested(wins: list[int]) -> None:
+    results = [result(str(i), n < k) for i, k in enumerate(wins) for n in range(3)]
+    at = summarise(results, conversations=3).success_at
+    values = [share for n in (1, 2, 3) if (share := at[n]) is not None]
+    assert len(values) == 3
+    assert values == sorted(values, reverse=True)
+    assert sum(values) * len(wins) == pytest.approx(sum(wins))
+
+
+def test_a_missing_conversation_takes_its_profile_out_and_is_no_failure() -> None:
+    results = calls(a=3, b=0)
+    results[5] = result("b", False, "aborted")
+    found = summarise(results, conversations=3)
+    assert found.success_at == {1: 1.0, 2: 1.0, 3: 1.0}
+    assert (found.profiles, found.profiles_planned) == (1, 2)
+    assert found.coverage == pytest.approx(5 / 6)
+    assert found.success == pytest.approx(3 / 5)
+    assert found.end_reasons == {"aborted": 1, "confirmed": 3, "hang_up": 2}
+    # one that never came at all is missing as well
+    fewer = summarise(calls(a=3)[:2], conversations=3, asked=3)
+    assert (fewer.success_at[1], fewer.coverage) == (None, pytest.approx(2 / 3))
+
+
+def test_deltas_are_end_minus_start() -> None:
+    found = summarise([result("a")], conversations=1)
+    assert found.delta_willingness == pytest.approx(0.1)
+    assert found.delta_trust == pytest.approx(0.0)
+    assert found.delta_patience == pytest.approx(-0.3)
+
+
+def test_hallucination_is_over_audited_calls_alone() -> None:
+    results = [
+        result("a", **{HALLUCINATION: True}),
+        result("b", **{HALLUCINATION: False}),
+        result("c"),
+    ]
+    found = summarise(results, conversations=1)
+    assert (found.hallucination, found.audited) == (0.5, 2)
+    assert summarise([result("c")], conversations=1).hallucination is None
+
+
+def test_malformed_ends_are_counted_by_role_and_code() -> None:
+    scenario = Scenario(id="a", cluster="a", public={}, private={})
+    bad = Outcome(
+        end_reason="malformed",
+        success=False,
+        facts=dict(outcome().facts) | {"error_code": "not_json"},
+        offender="customer",
+    )
+    found = summarise([Result.of(scenario, bad)], conversations=1)
+    assert found.failures == {"customer": {"not_json": 1}}
+    assert found.success == 0.0  # a result, unlike an aborted call
+
+
+def test_nothing_gives_none_and_too_much_is_an_error() -> None:
+    empty = summarise([], conversations=3, asked=0)
+    assert (empty.success, empty.coverage, empty.success_at[1]) == (None, None, None)
+    with pytest.raises(ValueError, match="4 calls of profile a"):
+        summarise([result("a")] * 4, conversations=3)
+    with pytest.raises(ValueError, match="2 results of 1"):
+        summarise([result("a"), result("b")], conversations=1, asked=1)
