@@ -14,14 +14,22 @@ FLOORS := $(PY) .venv/bin/lint-imports --no-logo
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help quickstart test train sft evaluate report play export audit resume-check fuzz lint format \
-	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench-gpu clean
+ifdef DOMAIN # make sft DOMAIN=telesales
+  CONFIG ?= configs/$(DOMAIN)/mini.py
+endif
+
+.PHONY: help quickstart test test-slow train sft evaluate report play export audit resume-check fuzz lint format \
+	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench-gpu \
+	endpoint-check human-validation telesales transcripts clean
 
 help: ## list the jobs (what a bare `make` does)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 quickstart: $(RUN_READY) ## train two roles on two cores, evaluate them, write a report [ARGS=]
 	@$(PY) -m ibrl_jax.train --config=configs/dond/mini.py --quickstart $(ARGS)
+
+telesales: $(RUN_READY) ## train agent and customer on the rule-based stand-in, evaluate, report [ARGS=]
+	@$(PY) -m ibrl_jax.train --config=configs/telesales/mini.py --quickstart $(ARGS)
 
 train: need-CONFIG $(RUN_READY) ## train by a config: CONFIG=configs/dond/mini.py [ARGS="--config.seed=1"]
 	@$(PY) -m ibrl_jax.train --config="$(CONFIG)" $(ARGS)
@@ -50,13 +58,22 @@ audit: $(RUN_READY) ## show, bitwise, that the roles' updates are isolated [ARGS
 resume-check: $(RUN_READY) ## kill a run at random instants, resume, compare bitwise [ARGS=]
 	@$(PY) -m ibrl_jax.trainer.resume_check $(ARGS)
 
+endpoint-check: need-URL need-MODEL $(RUN_READY) ## what an endpoint can and lacks: URL= MODEL= [ARGS=--key-env=NAME]
+	@$(PY) -m ibrl_jax.endpoints --url="$(URL)" --model="$(MODEL)" $(ARGS)
+
+human-validation: $(RUN_READY) ## a blinded sheet of calls, and the agreement of two that are filled in: ARGS=
+	@$(PY) -m ibrl_jax.evaluation.human_validation $(ARGS)
+
 fuzz: $(RUN_READY) ## generated and mutated turns against the referee: [N=100000]
 	@$(PY) -m ibrl_jax.domains.dond.fuzz $(N)
 
 human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues: DATA=folder
 	@$(PY) -m ibrl_jax.human_corpus --data="$(DATA)"
 
-tokenizer: $(RUN_READY) ## train the tiny tokenizer again from the synthetic corpus
+transcripts: need-CONFIG need-TO $(RUN_READY) ## write synthetic transcripts: CONFIG= TO=calls.jsonl [ARGS=--count=1000]
+	@$(PY) -m ibrl_jax.trainer.transcripts --config="$(CONFIG)" --to="$(TO)" $(ARGS)
+
+tokenizer: $(RUN_READY) ## train the tiny tokenizers again from the synthetic corpora
 	@$(PY) -m ibrl_jax.trainer.tokenizer
 
 models: $(RUN_READY) ## list the networks that have a name, with their numbers of parameters
@@ -69,16 +86,19 @@ multihost: $(RUN_READY) ## two processes train as one does, one is killed, the r
 	@$(PY) -m ibrl_jax.trainer.multihost $(ARGS)
 
 parity: $(PARITY_READY) ## random networks of every family beside the reference implementation (installs torch)
-	@$(PARITY_PY) tests/parity/random_models.py $(ARGS)
+	@PYTHONPATH=. $(PARITY_PY) tests/parity/random_models.py $(ARGS)
 
 parity-real: $(PARITY_READY) ## a small released model: its own words, then IB-RL on it (installs torch, fetches 93 MB)
-	@$(PARITY_PY) tests/parity/real_model.py $(ARGS)
+	@PYTHONPATH=. $(PARITY_PY) tests/parity/real_model.py $(ARGS)
 
 bench-gpu: $(RUN_READY) ## decoding and updating against what the accelerator can do [ARGS="--preset=qwen3_5_4b"]
 	@$(PY) -m benchmarks.gpu $(ARGS)
 
 test: $(DEV_READY) ## run the tests [ARGS="-k name"]
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(DEV_READY) ## those on eight virtual devices and in two processes: many minutes [ARGS=]
+	@$(PY) -m pytest -m slow $(ARGS)
 
 lint: $(DEV_READY) ## ruff, formatting, types, and that imports run downward only
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright && $(FLOORS)
@@ -91,13 +111,15 @@ clean: ## remove .venv and every cache; runs/ stays
 
 # ------------------------------------------------------------------------------ what jobs stand on
 
-NEEDS := need-CONFIG need-RUN need-DATA need-ROLE need-TO
+NEEDS := need-CONFIG need-RUN need-DATA need-ROLE need-TO need-URL need-MODEL
 .PHONY: $(NEEDS)
 need-CONFIG: EXAMPLE := configs/dond/mini.py
 need-RUN: EXAMPLE := runs/mini/seed0
 need-DATA: EXAMPLE := path/to/the/original/files
 need-ROLE: EXAMPLE := agent0
 need-TO: EXAMPLE := exported/agent0
+need-URL: EXAMPLE := http://127.0.0.1:8000/v1
+need-MODEL: EXAMPLE := name-of-the-model
 $(NEEDS): need-%:
 	@test -n '$($*)' || { \
 	  echo 'make $(MAKECMDGOALS) needs $*=..., such as $*=$(EXAMPLE)' >&2; exit 2; }
@@ -109,15 +131,10 @@ $(RUN_READY): requirements.txt constraints.txt $(PY)
 $(DEV_READY): requirements-dev.txt $(RUN_READY)
 	@$(call install,requirements-dev.txt)
 
-# An environment of its own, since nothing else needs torch; torch first, as the file pins it.
+# An environment of its own, since nothing else needs torch.
 $(PARITY_READY): requirements-parity.txt requirements.txt constraints.txt $(PY)
-	@rm -rf .venv-parity && $(PYTHON) -m venv .venv-parity && \
-	{ echo 'setting up .venv-parity from requirements-parity.txt'; \
-	  $(PARITY_PY) -m pip install -q --disable-pip-version-check --no-input \
-	    "`grep -o '^torch==[0-9.]*' requirements-parity.txt`" && \
-	  $(PARITY_PY) -m pip install -q --disable-pip-version-check --no-input \
-	    -r requirements-parity.txt -c constraints.txt; } && touch $@ || { \
-	  echo 'pip could not install requirements-parity.txt; its last words stand above' >&2; exit 2; }
+	@rm -rf .venv-parity && $(PY) -m venv .venv-parity
+	@$(call install,requirements-parity.txt)
 
 $(PY):
 	@$(PYTHON) -c '' 2>/dev/null || { \
@@ -132,15 +149,15 @@ $(PY):
 
 # The packages go by on one line of the terminal; all that pip said stays in .venv/install.log.
 define install
-echo 'setting up .venv from $(1)'; \
-{ $(PY) -m pip install --no-compile --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
-  echo "pip ended with $$?"; } | tee .venv/install.log | { \
+echo 'setting up $(@D) from $(1)'; \
+{ $(@D)/bin/python -m pip install --no-compile --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
+  echo "pip ended with $$?"; } | tee $(@D)/install.log | { \
   code=1; test -t 1 && line_start='\r\033[K' || line_start=; \
   while IFS= read -r line; do case "$$line" in \
     "pip ended with "*) code=$${line##* } ;; \
     Collecting\ *|\ \ Downloading\ *|Installing\ *) \
       test -z "$$line_start" || printf "$$line_start%.78s" "$$line" ;; \
   esac; done; printf "$$line_start"; exit $$code; } && touch $@ || { \
-  tail -n 8 .venv/install.log >&2; \
-  echo 'pip could not install $(1); its last words stand above, all in .venv/install.log' >&2; exit 2; }
+  tail -n 8 $(@D)/install.log >&2; \
+  echo 'pip could not install $(1); its last words stand above, all in $(@D)/install.log' >&2; exit 2; }
 endef

@@ -17,14 +17,16 @@ _NAME_BYTES = 200
 """The longest name of a folder; disks take 255, and what is written beside it has a longer one."""
 
 
-def check_together(config: ConfigDict) -> None:
-    """Raises UserError at the first two settings that contradict each other."""
+def check_together(config: ConfigDict, roles: Sequence[str]) -> None:
+    """Raises UserError at the first two settings that contradict each other.
+
+    `roles`: those of the domain, in its order.
+    """
     if Path(config.name).name != config.name or config.name in ("", ".."):
         raise UserError(f"config.name must be the name of a folder, not {config.name!r}")
     for key, path in (("name", config.name), ("run.root", config.run.root)):
         _check_path(key, path)
     _check_policy(config)
-    roles = list(config.roles)
     only = config.matchup.only
     if len(only) != len(roles):
         raise UserError(
@@ -52,6 +54,12 @@ def check_together(config: ConfigDict) -> None:
             _check_name(config, f"roles.{role}.counterpart", name, ("frozen", "scripted", "api"))
         if settings.update_offset >= settings.update_every:
             raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
+        _check_judge(config, role, settings.judge)
+    if not math.isclose(config.rewards.turn + config.rewards.episode, 1.0, abs_tol=1e-6):
+        raise UserError(
+            "config.rewards.turn and config.rewards.episode must sum to 1, not "
+            f"{config.rewards.turn + config.rewards.episode:g}"
+        )
     if not any(settings.train for settings in config.roles.values()):
         raise UserError("config.roles has no role with train = True; at least one must learn")
     if config.isolation["update"] == "tied":
@@ -65,7 +73,7 @@ def _check_policy(config: ConfigDict) -> None:
     """Where weights come from, what of them trains, and where they lie."""
     policy, lora = config.policy, config.lora
     _check_path("policy.folder", policy.folder)
-    if policy.start == "sft" and not config.sft.families:
+    if policy.start == "sft" and not (config.sft.families or config.sft.transcripts):
         raise UserError("config.sft.families must name a scripted teacher, since the start is sft")
     if policy.start == "pretrained" and not policy.folder:
         raise UserError(
@@ -107,8 +115,30 @@ def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -
     if kind not in kinds or not which:
         forms = " or ".join(f"{kind}:..." for kind in kinds)
         raise UserError(f"config.{key} names {name!r}, which is no counterpart: it is {forms}")
-    if kind == "api" and which not in config.endpoints:
-        raise UserError(f"config.{key} names {name}, and config.endpoints has no {which!r}")
+    endpoint = which.partition(":")[0]
+    if kind == "api" and endpoint not in config.endpoints:
+        raise UserError(f"config.{key} names {name}, and config.endpoints has no {endpoint!r}")
+
+
+def _check_judge(config: ConfigDict, role: str, judge: str) -> None:
+    """A judge is an endpoint of the config, in a domain that has something to judge."""
+    if not judge:
+        return
+    if config.domain == "dond":
+        raise UserError(
+            f"config.roles.{role}.judge is {judge!r}, and the rules of dond pay its roles; leave "
+            "it empty"
+        )
+    if judge not in config.endpoints:
+        raise UserError(
+            f"config.roles.{role}.judge names {judge}, and config.endpoints has no {judge!r}"
+        )
+    temperature = config.endpoints[judge].temperature
+    if temperature:
+        raise UserError(
+            f"config.endpoints.{judge}.temperature is {temperature:g} and must be 0, since the "
+            f"endpoint judges {role}"
+        )
 
 
 def _check_tied(config: ConfigDict) -> None:

@@ -8,18 +8,15 @@ values. The command line changes more: `--config=configs/dond/mini.py --config.s
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from ibrl_jax.checks import check_together
+from ibrl_jax.config_file import read_config
 from ibrl_jax.errors import UserError
-from ibrl_jax.fields import Field
+from ibrl_jax.fields import Field, listed, suggest
 
 SCRATCH_PRESETS = ("qwen3_tiny", "qwen3_micro", "qwen3_5_tiny", "qwen3_5_micro")
 """Networks that are as large as their tokenizer's vocabulary asks."""
@@ -41,12 +38,21 @@ RELEASED_PRESETS = (
 )
 """Networks of the sizes that were released; their weights are random without a folder."""
 
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "dond": ("agent0", "agent1"),
+    "telesales": ("sales", "customer"),
+}
+"""The roles of each domain, in its order."""
+
 ROLE = {
     "train": Field(True, "whether this role's policy learns; if not, `counterpart` holds its seat"),
     "counterpart": Field(
         (),
         "who holds the seat of a role that does not train, one drawn a scenario: "
         "`frozen:start`, `frozen:<run folder>:<role>`, `scripted:<family>`, `api:<endpoint>`",
+    ),
+    "judge": Field(
+        "", "the endpoint that judges this role's dialogues (telesales); empty: the domain's rules"
     ),
     "learning_rate": Field(3e-4, "AdamW step size", low=0.0),
     "warmup_updates": Field(5, "updates of linear warm-up, then constant", low=0),
@@ -86,7 +92,7 @@ ENDPOINT = {
 
 SCHEMA: dict[str, Any] = {
     "name": Field("mini", "name of the experiment; its runs lie in `<run.root>/<name>/seed<seed>`"),
-    "domain": Field("dond", "what the dialogues are about", choices=("dond",)),
+    "domain": Field("dond", "what the dialogues are about", choices=tuple(ROLES)),
     "seed": Field(0, "seed of everything that is drawn", low=0, high=1e9),
     "iterations": Field(150, "iterations of Algorithm 1", low=1),
     "run": {
@@ -177,6 +183,10 @@ SCHEMA: dict[str, Any] = {
             0.4, "share of the steps that begin with short dialogues", low=0.0, high=1.0
         ),
         "deals_only": Field(True, "whether dialogues without a deal are left out"),
+        "transcripts": Field(
+            "", "a file of transcripts to learn from, one a line, in place of the teachers"
+        ),
+        "packed": Field(False, "whether several short examples share a row"),
     },
     "dond": {
         "data_dir": Field("", "folder of the original files; empty: enumerated scenarios"),
@@ -191,6 +201,26 @@ SCHEMA: dict[str, Any] = {
         "close": Field("either", "closing tags", choices=("either", "literal")),
         "penalty_malformed": Field(0.1, "taken from the offender of a malformed turn, points / 10"),
         "prompt": Field("full", "`full`, `short`, or a folder of prompt files"),
+    },
+    "telesales": {
+        "language": Field("zh", "of profiles, prompts and rules", choices=("zh", "en")),
+        "prompts_dir": Field("", "folder of prompt files of one's own; empty: ours"),
+        "prompt_length": Field(
+            "full", "of ours in training: `short` for tiny policies", choices=("full", "short")
+        ),
+        "seed": Field(0, "seed of the profiles", low=0, high=1e9),
+        "train_profiles": Field(3000, "training profiles to learn from", low=1),
+        "val_profiles": Field(200, "further training profiles, held out", low=1),
+        "test_profiles": Field(500, "evaluation profiles", low=1),
+        "composition": Field(
+            "sampled",
+            "of evaluation profiles: drawn, or in the paper's counts",
+            choices=("sampled", "paper_exact"),
+        ),
+        "stories": Field(
+            "offline", "stories of evaluation profiles: of templates", choices=("offline", "none")
+        ),
+        "max_agent_turns": Field(15, "the agent's turns until a call ends", low=1),
     },
     "rollout": {
         "draws": Field(16, "scenarios drawn an iteration (Q)", low=1),
@@ -253,6 +283,9 @@ SCHEMA: dict[str, Any] = {
         "min_coverage": Field(
             0.9, "least share of an iteration's rewards scored", low=0.0, high=1.0
         ),
+        "turn": Field(0.2, "weight of a judge's turn scores (telesales)", low=0.0, high=1.0),
+        "episode": Field(0.8, "weight of its score of the whole call", low=0.0, high=1.0),
+        "gamma": Field(0.9, "discount of the scores of later turns", low=0.01, high=1.0),
     },
     "engine": {
         "rows": Field((8, 64), "batch sizes that are compiled", low=1),
@@ -277,17 +310,39 @@ SCHEMA: dict[str, Any] = {
         "permutations": Field(2000, "of a separated comparison", low=100),
         "seed": Field(0, "of both", low=0),
     },
-    "roles": {"agent0": ROLE, "agent1": ROLE},
+    "roles": {},
     "endpoints": {},
 }
 
 _OPEN = {"endpoints": ENDPOINT}
 """Sections whose entries a user names; every entry has the same fields."""
 
+_TELESALES: Mapping[str, Any] = {
+    "domain": "telesales",
+    "sft.families": ("competent", "rule_v1"),
+    "sft.deals_only": False,
+    "evaluation.counterparts": ("rule_v2",),
+    "evaluation.seeds": 3,
+}
+"""Defaults that are others in this domain than in the first one."""
 
-def default_config() -> ConfigDict:
-    """Every setting at its default; keys are locked, so a typo in a config file cannot pass."""
-    config = ConfigDict(_defaults(SCHEMA)).lock()
+
+def default_config(domain: str = "dond") -> ConfigDict:
+    """Every setting at its default; keys are locked, so a typo in a config file cannot pass.
+
+    Raises:
+        UserError: there is no such domain.
+    """
+    if domain not in ROLES:
+        raise UserError(f"there is no domain {domain!r}; there are {', '.join(ROLES)}")
+    config = ConfigDict(_defaults(_schema(domain)))
+    for key, value in _TELESALES.items() if domain == "telesales" else ():
+        *parents, last = key.split(".")
+        node = config
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    config.lock()
     config.endpoints.unlock()  # its entries are the user's to name
     return config
 
@@ -306,7 +361,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Raises:
         UserError: the file is missing or fails, a key does not exist, or a value is not allowed.
     """
-    return override(_from_file(path), overrides)
+    return override(read_config(path), overrides)
 
 
 def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
@@ -315,7 +370,7 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     Raises:
         UserError: a key does not exist, or a value is not allowed.
     """
-    for _ in _walk(SCHEMA, config, ""):  # a file may have put a value where a group must stand
+    for _ in _walk_all(config):  # a file may have put a value where a group must stand
         pass
     for option in overrides:
         key, equals, text = option.removeprefix("--").removeprefix("config.").partition("=")
@@ -323,7 +378,7 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
             raise UserError(
                 f"{option!r} is not an option; a setting is changed by --config.key=value"
             )
-        field = _field(key)
+        field = _field(key, _schema(config.domain))
         value = field.parse(text)
         problem = field.problem(value)
         if problem:
@@ -346,11 +401,11 @@ def check(config: ConfigDict) -> ConfigDict:
     Raises:
         UserError: what is wrong, where, and what would be right.
     """
-    for key, field, value in _walk(SCHEMA, config, ""):
+    for key, field, value in _walk_all(config):
         problem = field.problem(field.coerce(value))
         if problem:
             raise UserError(f"config.{key} {problem} ({field.doc})")
-    check_together(config)
+    check_together(config, ROLES[config.domain])
     return config
 
 
@@ -361,8 +416,8 @@ def to_dict(config: ConfigDict) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """The config that `to_dict` came from, after a round trip through JSON."""
-    config = ConfigDict(_listed(values))
-    for key, field, value in list(_walk(SCHEMA, config, "")):
+    config = ConfigDict(listed(values))
+    for key, field, value in list(_walk_all(config)):
         *parents, last = key.split(".")
         node = config
         for parent in parents:
@@ -373,7 +428,7 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
 
 def describe() -> Iterator[tuple[str, Field]]:
     """Every key with its field, for the documentation."""
-    for key, field, _ in _walk(SCHEMA, default_config(), ""):
+    for key, field, _ in _walk_all(default_config()):
         yield key, field
 
 
@@ -381,11 +436,23 @@ def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.default if isinstance(v, Field) else _defaults(v) for k, v in schema.items()}
 
 
-def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        k: _listed(v) if isinstance(v, Mapping) else tuple(v) if isinstance(v, list) else v
-        for k, v in values.items()
-    }
+def _schema(domain: Any) -> dict[str, Any]:
+    """All settings of a domain; of one that does not exist, those of the first."""
+    roles = ROLES.get(domain, ROLES["dond"]) if isinstance(domain, str) else ROLES["dond"]
+    return {**SCHEMA, "roles": dict.fromkeys(roles, ROLE)}
+
+
+def _walk_all(config: ConfigDict) -> Iterator[tuple[str, Field, Any]]:
+    """Every key with its field and value. Raises UserError where groups are not as they must be."""
+    domain, roles = config.get("domain"), config.get("roles")
+    if isinstance(domain, str) and domain in ROLES and isinstance(roles, ConfigDict):
+        known = {role for names in ROLES.values() for role in names}
+        if set(roles) != set(ROLES[domain]) and set(roles) <= known:
+            raise UserError(
+                f"config.roles has {', '.join(sorted(roles))}, and the roles of {domain} are "
+                f"{', '.join(ROLES[domain])}; its configs start from default_config({domain!r})"
+            )
+    return _walk(_schema(domain), config, "")
 
 
 def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple[str, Field, Any]]:
@@ -395,7 +462,7 @@ def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple
         entry = schema.get(name)
         key = prefix + name
         if entry is None:
-            raise UserError(f"config.{key} does not exist{_suggest(name, schema)}")
+            raise UserError(f"config.{key} does not exist{suggest(name, schema)}")
         if isinstance(entry, Field):
             yield key, entry, config[name]
         elif key in _OPEN:
@@ -410,8 +477,8 @@ def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple
             raise UserError(f"config.{prefix}{name} is missing; start from default_config()")
 
 
-def _field(key: str) -> Field:
-    node: Any = SCHEMA
+def _field(key: str, schema: Mapping[str, Any]) -> Field:
+    node: Any = schema
     path = ""
     for part in key.split("."):
         if isinstance(node, Field):
@@ -419,7 +486,7 @@ def _field(key: str) -> Field:
         if path in _OPEN and part not in node:
             node = {**node, part: _OPEN[path]}
         if part not in node:
-            raise UserError(f"config.{key} does not exist{_suggest(part, node)}")
+            raise UserError(f"config.{key} does not exist{suggest(part, node)}")
         node = node[part]
         path = f"{path}.{part}" if path else part
     if not isinstance(node, Field):
@@ -427,38 +494,3 @@ def _field(key: str) -> Field:
             f"config.{key} is a group of settings ({', '.join(node)}); name one of them"
         )
     return node
-
-
-def _suggest(name: str, schema: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, schema, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(schema)}"
-
-
-def _from_file(path: str) -> ConfigDict:
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(f"there is no config file {path}; configs/ holds one an experiment")
-    spec = importlib.util.spec_from_file_location(f"_ibrl_config_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path} is not a Python file; a config is one with a get_config()")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        config = module.get_config()
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"the config {path} fails: {_sentence(error)}") from error
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"get_config() of {path} gives {config!r}, not default_config() changed")
-    return config
-
-
-def _sentence(error: Exception) -> str:
-    """What went wrong; a locked ConfigDict would list all keys beside the unknown one."""
-    text = " ".join(str(error).strip("'\"").split()).replace("\\n", " ")
-    if unknown := re.search(r'Key "(.+?)" does not exist', text):
-        close = re.search(r'Did you mean "(.+?)"', text)
-        hint = f"; did you mean {close[1]!r}?" if close else ""
-        return f"there is no setting {unknown[1]!r}{hint}"
-    return text or type(error).__name__

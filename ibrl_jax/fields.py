@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,3 +86,17 @@ def _decimal(value: int) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def listed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that went through JSON, with tuples for its lists again."""
+    return {
+        k: listed(v) if isinstance(v, Mapping) else tuple(v) if isinstance(v, list) else v
+        for k, v in values.items()
+    }
+
+
+def suggest(name: str, schema: Mapping[str, Any]) -> str:
+    """What a name that does not exist may have meant."""
+    close = difflib.get_close_matches(name, schema, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(schema)}"

@@ -30,7 +30,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     config = configs.override(folder.config(), options.overrides)
     domain, speech = build_domain(config), build_speech(config)
     roles = domain.roles
-    seat = options.get("seat", roles[-1])
+    seat = options.get("seat", roles[-1] if domain.interchangeable else roles[0])
     if seat not in roles:
         raise UserError(f"--seat is {seat!r}; the seats are {', '.join(roles)}")
     other = next(role for role in roles if role != seat)
@@ -66,8 +66,7 @@ def main(argv: Sequence[str], console: Console) -> None:
         outcome = played.outcome
         for turn in played.turns[-1:]:
             console.print(f"{turn.role}> {turn.text}", highlight=False, markup=False)
-        paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
-        sentence = f"{outcome.end_reason}: {paid} points"
+        sentence = domain.told(outcome)
     folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False)
 

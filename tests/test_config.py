@@ -27,6 +27,11 @@ FILES = sorted(p for p in (ROOT / "configs").rglob("*.py") if p.name != "__init_
 MINI = str(ROOT / "configs" / "dond" / "mini.py")
 
 
+def named(file: Path) -> str:
+    """The name of a file's runs: those of a second domain are apart from the first one's."""
+    return file.stem if file.parent.name == "dond" else f"{file.parent.name}-{file.stem}"
+
+
 def refused(*options: str, path: str = MINI) -> str:
     """The sentence with which options or a file are refused."""
     with pytest.raises(UserError) as caught:
@@ -53,17 +58,27 @@ def written(folder: Path, *body: str) -> str:
 def test_every_config_loads_and_passes_its_check(file: Path) -> None:
     config = load(str(file))
     assert config.is_locked
-    assert config.name == file.stem
+    assert config.name == named(file)
     assert f"configs/{file.parent.name}/{file.name}" in file.read_text() or config.name == "audit"
 
 
-def test_the_ablations_change_one_term_each() -> None:
+@pytest.mark.parametrize(
+    ("domain", "second", "pools"),
+    [
+        ("dond", "agent1", ("frozen", "scripted", "pool")),
+        ("telesales", "customer", ("frozen", "scripted")),
+    ],
+)
+def test_the_ablations_change_one_term_each(
+    domain: str, second: str, pools: tuple[str, ...]
+) -> None:
     """Against mini, and beside the name: what each experiment is about, nothing else."""
-    mini = dict(flat(load(MINI)))
+    files = [file for file in FILES if file.parent.name == domain]
+    mini = dict(flat(load(str(ROOT / "configs" / domain / "mini.py"))))
     changed = {}
-    for file in FILES:
+    for file in files:
         other = dict(flat(load(str(file))))
-        changed[file.stem] = {k for k in other if other[k] != mini[k]} - {"name"}
+        changed[file.stem] = {k for k in other if other[k] != mini.get(k)} - {"name"}
     assert changed["mini"] == set()
     assert changed["shared-reward"] == {"isolation.reward"}
     assert changed["joint-norm"] == {"isolation.advantage"}
@@ -71,8 +86,8 @@ def test_the_ablations_change_one_term_each() -> None:
     # one policy has one turn to update
     assert {"isolation.update"} <= changed["tied"] <= {"isolation.update", "stabilise.stagger"}
     assert changed["bilateral-plain"] == {"stabilise.pool", "stabilise.stagger"}
-    for name in ("frozen", "scripted", "pool"):
-        seat = {"roles.agent1.train", "roles.agent1.counterpart"}
+    for name in pools:
+        seat = {f"roles.{second}.train", f"roles.{second}.counterpart"}
         pace = {"roles.agent0.update_every"}  # who learns alone does not take turns
         assert seat <= changed[f"unilateral-{name}"] <= seat | pace
 

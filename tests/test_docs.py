@@ -15,8 +15,12 @@ import pytest
 from ibrl_jax.config import ENDPOINT, Field, default_config, describe, load
 from ibrl_jax.domains.dond import DEVELOPMENT_FAMILIES, HELD_OUT_FAMILIES
 from ibrl_jax.domains.dond.grammar import ErrorCode
+from ibrl_jax.domains.dond.metrics import MEASURES
 from ibrl_jax.domains.dond.referee import EndReason
-from ibrl_jax.reporting.tables import MEASURES
+from ibrl_jax.domains.telesales.customers import FAMILIES as CUSTOMERS
+from ibrl_jax.domains.telesales.metrics import measured
+from ibrl_jax.domains.telesales.referee import EndReason as CallEnd
+from ibrl_jax.domains.telesales.sellers import SELLERS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = {
@@ -24,7 +28,9 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 CONFIGS = DOCUMENTS["docs/configs.md"]
-EXPERIMENTS = sorted(p.stem for p in (ROOT / "configs/dond").glob("*.py") if p.stem != "__init__")
+FILES = [p for p in (ROOT / "configs").glob("*/*.py") if p.stem != "__init__"]
+EXPERIMENTS = sorted(p.stem if p.parent.name == "dond" else f"telesales/{p.stem}" for p in FILES)
+"""As the documents name them: those of the second domain with their folder."""
 
 
 def shown(value: Any) -> str:
@@ -44,8 +50,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def settings(name: str) -> dict[str, str]:
-    """Every setting of `configs/dond/<name>.py`, or the defaults."""
-    config = default_config() if name == "defaults" else load(str(ROOT / f"configs/dond/{name}.py"))
+    """Every setting of an experiment, or the defaults of a domain."""
+    if name.startswith("defaults"):
+        config = default_config(name.removeprefix("defaults of ") if " " in name else "dond")
+    else:
+        config = load(str(ROOT / "configs" / (name if "/" in name else f"dond/{name}")) + ".py")
     return dict(flat(config.to_dict()))
 
 
@@ -82,11 +91,13 @@ def test_every_experiment_stands_with_exactly_what_it_changes(name: str):
         rf"^### `{name}\.py`\n\n(.*?)(?=\n##|\Z)", CONFIGS, re.DOTALL | re.MULTILINE
     )
     assert section is not None, f"docs/configs.md has no section ### `{name}.py`"
-    base = re.match(r"On (?:the (defaults)|`([\w-]+)\.py`)", section[1])
+    base = re.match(r"On (?:the (defaults(?: of \w+)?)|`([\w/-]+)\.py`)", section[1])
     assert base is not None, "a section begins with what it builds on"
     before, now = settings(base[1] or base[2]), settings(name)
-    assert now.pop("name") == name, "an experiment's runs lie under the name of its file"
-    changed = {f"{key} = {value}" for key, value in now.items() if before[key] != value}
+    assert now.pop("name") == name.replace("/", "-"), (
+        "an experiment's runs lie under the name of its file"
+    )
+    changed = {f"{key} = {value}" for key, value in now.items() if before.get(key) != value}
     block = re.search(r"^```\n(.*?)^```", section[1], re.DOTALL | re.MULTILINE)
     assert block is not None
     wrong = "docs/configs.md, {}.py: the block should read\n{}"
@@ -95,7 +106,7 @@ def test_every_experiment_stands_with_exactly_what_it_changes(name: str):
 
 def test_a_setting_quoted_with_a_value_has_it_in_some_config():
     values: dict[str, set[str]] = {}
-    for name in ("defaults", *EXPERIMENTS):
+    for name in ("defaults", "defaults of telesales", *EXPERIMENTS):
         for key, value in settings(name).items():
             values.setdefault(key, set()).add(value)
     quoted = [
@@ -128,8 +139,12 @@ def test_the_readme_lists_every_job():
 
 def test_every_label_that_a_run_writes_is_explained():
     text = DOCUMENTS["docs/reading-the-report.md"]
-    for label in (*EndReason, *ErrorCode, *MEASURES):
+    first_try = [f"first_try_{m.key}" for m in MEASURES if m.first_try]
+    for label in (*EndReason, *ErrorCode, *(m.key for m in MEASURES), *first_try):
         assert f"`{label}`" in text, f"docs/reading-the-report.md lacks {label}"
+    text = DOCUMENTS["docs/telesales.md"]
+    for label in (*CallEnd, *(m.key for m in measured(3)), *SELLERS, *CUSTOMERS):
+        assert f"`{label}`" in text, f"docs/telesales.md lacks {label}"
 
 
 def test_every_scripted_family_is_named():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.tokenizers import EMBEDDED, check_fits, load_tokenizer
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
+from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings
 from ibrl_jax.models import hf_config
@@ -29,7 +30,10 @@ from ibrl_jax.models.lora import LoraSettings, check_targets
 from ibrl_jax.models.presets import LARGE, preset
 from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.parallel.mesh import MeshSettings, build_mesh, local_mesh, split
+from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.rules import RuleJudge
+from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge, TurnWeights
+from ibrl_jax.rewards.types import Judge
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings
@@ -44,6 +48,10 @@ def build_domain(config: ConfigDict) -> Domain:
     Raises:
         UserError: its data or prompts are missing or damaged.
     """
+    if config.domain == "telesales":
+        values = dict(config.telesales)
+        values["prompts_dir"] = values["prompts_dir"] or None
+        return TeleSales(TelesalesSettings(**values, conversations=config.evaluation.seeds))
     values = dict(config.dond)
     values["data_dir"] = values["data_dir"] or None
     return DealOrNoDeal(DondSettings(**values))
@@ -174,14 +182,46 @@ def build_cast(
     )
 
 
-def build_hall(config: ConfigDict, domain: Domain, *, retries: int, concurrency: int) -> Hall:
+def build_judges(
+    config: ConfigDict, domain: Domain, endpoints: Mapping[str, Endpoint] | None
+) -> dict[Role, Judge]:
+    """Each role's judge; without endpoints all are the domain's rules."""
+    if not isinstance(domain, TeleSales):
+        return {role: RuleJudge(reward=domain.reward) for role in domain.roles}
+    rewards = config.rewards
+    weights = TurnWeights(turn=rewards.turn, episode=rewards.episode, gamma=rewards.gamma)
+    judges: dict[Role, Judge] = {
+        "sales": SalesRuleJudge(weights=weights),
+        "customer": CustomerRuleJudge(weights=weights),
+    }
+    for role, settings in config.roles.items():
+        if settings.judge and endpoints is not None:
+            judges[role] = EndpointJudge(
+                role=role,
+                prompts=domain.prompts,
+                endpoint=endpoints[settings.judge],
+                weights=weights,
+            )
+    return judges
+
+
+def build_hall(
+    config: ConfigDict,
+    domain: Domain,
+    *,
+    retries: int,
+    concurrency: int,
+    endpoints: Mapping[str, Endpoint] | None = None,
+) -> Hall:
     """What all dialogues of a stage share.
 
     `retries`: how often a malformed turn is sampled again. `concurrency`: dialogues at a time.
+    `endpoints`: where judges may ask; None where dialogues are not learned from, and only need to
+    have come to an end.
     """
     return Hall(
         domain=domain,
-        judges={role: RuleJudge(reward=domain.reward) for role in domain.roles},
+        judges=build_judges(config, domain, endpoints),
         seed=config.seed,
         retries=retries,
         concurrency=concurrency,
@@ -211,7 +251,7 @@ def _endpoint(name: str, values: dict[str, Any]) -> EndpointSettings:
 def _tokenizer(config: ConfigDict, folder: Path | None) -> str:
     if config.policy.tokenizer != "auto":
         return config.policy.tokenizer
-    return EMBEDDED if folder is None else str(folder)
+    return EMBEDDED[config.domain] if folder is None else str(folder)
 
 
 def _network(config: ConfigDict, folder: Path | None, vocab_size: int) -> ModelConfig:

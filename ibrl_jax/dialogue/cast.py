@@ -54,25 +54,27 @@ class Cast:
             max_new=self.max_new,
         )
 
-    def named(self, name: str) -> Speaker:
-        """`scripted:<family>` or `api:<endpoint>`.
+    def named(self, name: str, role: Role) -> Speaker:
+        """`scripted:<family>`, `api:<endpoint>` or `api:<endpoint>:<form>`, to hold a role's seat.
 
         Raises:
-            UserError: there is no such endpoint, or the name has another form.
+            UserError: there is no such endpoint or form, or the name has another form.
         """
         kind, _, which = name.partition(":")
         if kind == "scripted":
             return ScriptedSpeaker(domain=self.domain, family=which)
         if kind == "api":
-            if which not in self.endpoints:
+            endpoint, _, form = which.partition(":")
+            if endpoint not in self.endpoints:
                 known = ", ".join(self.endpoints) or "none"
                 raise UserError(
-                    f"counterpart {name}: config.endpoints has no {which!r} (it has {known})"
+                    f"counterpart {name}: config.endpoints has no {endpoint!r} (it has {known})"
                 )
-            return ApiSpeaker(endpoint=self.endpoints[which])
+            adapter = self.domain.adapter(form, role) if form else None
+            return ApiSpeaker(endpoint=self.endpoints[endpoint], adapter=adapter)
         raise UserError(
             f"{name!r} is no counterpart; it is frozen:start, frozen:<run>:<role>, "
-            "scripted:<family> or api:<endpoint>"
+            "scripted:<family>, api:<endpoint> or api:<endpoint>:<form>"
         )
 
     def warm(self) -> None:

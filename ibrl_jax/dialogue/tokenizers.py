@@ -16,7 +16,9 @@ import sentencepiece
 from ibrl_jax.dialogue.hf_tokenizer import FILES, HFTokenizer
 from ibrl_jax.errors import UserError
 
-EMBEDDED = "embedded"
+EMBEDDED: Mapping[str, str] = {"dond": "embedded", "telesales": "embedded-telesales"}
+"""The name of the small tokenizer in the package that each domain's tiny policies have."""
+_FILES = {"embedded": "tokenizer.model", "embedded-telesales": "tokenizer-telesales.model"}
 SENTENCEPIECE = "tokenizer.model"
 """The sentencepiece model in a folder."""
 
@@ -84,23 +86,23 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(where: str) -> Tokenizer:
-    """The embedded tokenizer, a sentencepiece file's, or that of a released model's folder.
+    """An embedded tokenizer, a sentencepiece file's, or that of a released model's folder.
 
     A folder's is its `tokenizer.json`; where it has none, its `tokenizer.model`.
 
     Raises:
         UserError: there is no tokenizer, or it cannot be read.
     """
-    if where == EMBEDDED:
-        data = resources.files("ibrl_jax.dialogue").joinpath(SENTENCEPIECE).read_bytes()
-        return SentencePieceTokenizer(data, name="embedded in ibrl_jax")
+    if where in _FILES:
+        data = resources.files("ibrl_jax.dialogue").joinpath(_FILES[where]).read_bytes()
+        return SentencePieceTokenizer(data, name=f"{where} in ibrl_jax")
     path = Path(where)
     if path.is_dir() and ((path / FILES[0]).is_file() or not (path / SENTENCEPIECE).is_file()):
         return HFTokenizer(path)
     file = path / SENTENCEPIECE if path.is_dir() else path
     if not file.is_file():
         raise UserError(
-            f"there is no tokenizer {where}; config.policy.tokenizer is `embedded`, "
+            f"there is no tokenizer {where}; config.policy.tokenizer is {', '.join(_FILES)}, "
             "a sentencepiece file or a released model's folder"
         )
     try:

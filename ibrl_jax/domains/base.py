@@ -144,11 +144,58 @@ class Adapter(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number in the cells of a result table.
+
+    `key` finds it in `Domain.tabulate` (and, if `compared`, in `Domain.measures`), `title` and
+    `short` name it. `shown` ones stand in every layout of a table, the others in its long form.
+    """
+
+    key: str
+    title: str
+    short: str
+    form: Literal["percent", "share", "signed", "count"]
+    shown: bool
+    ranked: bool
+    """Whether more is better, and the best of a column is marked."""
+    compared: bool
+    """Whether each dialogue has a value: it has an interval then, and policies are compared by it.
+    """
+    first_try: bool
+    """Whether it is also told as if no refused turn were ever sampled again: then it is 0."""
+
+
 class Domain(Protocol):
     """One domain, built from a config."""
 
     name: str
     roles: tuple[Role, ...]
+
+    @property
+    def families(self) -> Mapping[Role, Sequence[str]]:
+        """The scripted families that can hold each role's seat."""
+        ...
+
+    @property
+    def interchangeable(self) -> bool:
+        """Whether a policy of one role can hold the other's seat too, since both play one game."""
+        ...
+
+    @property
+    def measured(self) -> Sequence[Measure]:
+        """What tables hold, in their order; the first one is 0 or 1 a dialogue: its success."""
+        ...
+
+    @property
+    def deed(self) -> tuple[str, str]:
+        """What one policy does that has a success, and what several do (`agrees`, `agree`)."""
+        ...
+
+    @property
+    def remark(self) -> str:
+        """What has to stand wherever the domain's numbers do; empty if nothing has to."""
+        ...
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """The scenarios of `train`, `val` or `test`; the three are disjoint by cluster."""
@@ -166,6 +213,18 @@ class Domain(Protocol):
         self, family: str, scenario: Scenario, role: Role, rng: np.random.Generator
     ) -> ScriptedPlayer:
         """A scripted counterpart of a named family; raises UserError for an unknown one."""
+        ...
+
+    def adapter(self, name: str, role: Role) -> Adapter:
+        """A form of its own in which a model may speak a role; UserError for an unknown one."""
+        ...
+
+    def exact(self, turn: Turn) -> bool:
+        """Whether numbers in a turn have to be right to the digit, and weigh more in a start."""
+        ...
+
+    def told(self, outcome: Outcome) -> str:
+        """What came of a dialogue, in a line for a person."""
         ...
 
     def reward(self, outcome: Outcome, role: Role) -> float:

@@ -193,6 +193,8 @@ def _kind(status: int, said: str, code: str) -> Kind:
         return Kind.RATE_LIMITED
     if status == 408:
         return Kind.TIMEOUT
+    if "response_format" in said:  # some servers refuse one that they do not know with a 500
+        return Kind.BAD_REQUEST
     if status >= 500 or status in (409, 425):
         return Kind.SERVER
     return Kind.BAD_REQUEST
@@ -209,7 +211,8 @@ def _said(body: object) -> tuple[str, str]:
         message = f"{where}: {detail[0].get('msg', '')}"
     elif message is None:
         message = detail
-    return message if isinstance(message, str) else "", code if isinstance(code, str) else ""
+    message = " ".join(message.split()) if isinstance(message, str) else ""
+    return message, code if isinstance(code, str) else ""
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

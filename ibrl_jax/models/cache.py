@@ -18,6 +18,8 @@ then run along contiguous memory (on a CPU core this halves the time of a step's
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -65,7 +67,7 @@ def empty_cache(config: ModelConfig, rows: int, length: int) -> Cache:
 
 def cache_axes(config: ModelConfig) -> Cache:
     """The same tree with a `PartitionSpec` of logical axis names at each leaf; rows are slots."""
-    spec = jax.sharding.PartitionSpec
+    spec: Any = jax.sharding.PartitionSpec
     kv = KV(
         k=spec("slots", "kv_heads", "head_dim", None), v=spec("slots", "kv_heads", None, "head_dim")
     )

@@ -48,13 +48,14 @@ def reward_curves(metrics: Metrics, roles: Sequence[str]) -> str:
 
 
 def agreement_bars(table: Table) -> str | None:
-    """Agreement of every policy with every counterpart, with intervals; None without any."""
+    """The main measure of every policy with every counterpart, with intervals; None without any."""
+    main = table.main
     policies = list(dict.fromkeys(row.policy for row in table.rows))
     seats = list(dict.fromkeys(row.role for row in table.rows if row.role is not None))
     shown = [
         column
         for i, column in enumerate(table.columns)
-        if any((c := row.cells[i]) and c.number("agreement") is not None for row in table.rows)
+        if any((c := row.cells[i]) and c.number(main.key) is not None for row in table.rows)
     ]
     if not shown:
         return None
@@ -67,7 +68,7 @@ def agreement_bars(table: Table) -> str | None:
             labelled = False
             for c, column in enumerate(shown):
                 cell = row.cells[list(table.columns).index(column)]
-                value = cell.number("agreement") if cell else None
+                value = cell.number(main.key) if cell else None
                 if cell is None or value is None:
                     continue
                 x = c + (r - (len(table.rows) - 1) / 2) * width
@@ -82,7 +83,7 @@ def agreement_bars(table: Table) -> str | None:
                 )
                 labelled = True
                 top = 100 * value
-                if interval := cell.interval("agreement"):
+                if interval := cell.interval(main.key):
                     low, high = (100 * end for end in interval)
                     axes.plot([x, x], [low, high], color=INK, linewidth=1.1)
                     top = max(top, high)
@@ -94,9 +95,9 @@ def agreement_bars(table: Table) -> str | None:
         axes.tick_params(axis="x", labelcolor=INK)
         axes.set_ylim(0, 112)
         axes.set_yticks([0, 25, 50, 75, 100])
-        axes.set_ylabel("agreement, %")
+        axes.set_ylabel(f"{main.title.lower()}, %")
         figure.legend(loc="outside upper left", ncols=min(4, len(table.rows)), handlelength=1)
-        return inline_svg(figure, "Agreement rates with intervals by counterpart and policy")
+        return inline_svg(figure, f"{main.title} with intervals by counterpart and policy")
 
 
 def health_panels(metrics: Metrics, roles: Sequence[str]) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from ibrl_jax.reporting import figures
 from ibrl_jax.reporting.progress import duration
 from ibrl_jax.reporting.runs import Run, read_run, series
 from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
-from ibrl_jax.reporting.tables import MEASURES, Row, Table, lay_out, p_value, percent, share
+from ibrl_jax.reporting.tables import Row, Table, lay_out, p_value, percent, share
 from ibrl_jax.reporting.transcripts import Sample, embed, sample_groups
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -94,7 +94,7 @@ def _page(run: Run, table: Table | None, sample: Sample) -> str:
         headline=headline(run, table),
         tiles=_tiles(run, table),
         table=table,
-        measures=MEASURES,
+        remark=_remark(run, table),
         settings=_flat((run.evaluation or {}).get("settings") or {}),
         comparisons=(run.evaluation or {}).get("comparisons") or [],
         figures=_figures(run, table),
@@ -114,20 +114,28 @@ def headline(run: Run, table: Table | None) -> str:
     done = len(run.metrics)
     after = f"After {done} iteration{'' if done == 1 else 's'}"
     held = _held_out(table) if table else None
-    if held and (now := _mean(held.trained, held.columns, "agreement")) is not None:
-        names = list(dict.fromkeys(row.policy for row in held.trained))
-        who = f"{names[0]} agrees" if len(names) == 1 else f"{' and '.join(names)} on average agree"
+    if table and held and (now := _mean(held.trained, held.columns, table.main.key)) is not None:
+        names = list(dict.fromkeys(row.policy for row in held.met))
+        one, several = table.deed
+        whose = f"{' and '.join(names)} on average {several}"
+        who = f"{names[0]} {one}" if len(names) == 1 else whose
         text = f"{after}, {who} in {percent(now)}% of dialogues with {held.whom}"
-        was = _mean(held.start, held.columns, "agreement")
+        was = _mean(held.start, held.columns, table.main.key)
         if was is not None:
             gap = 100 * (now - was)
             how = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
             whose = "its" if len(names) == 1 else "their"
             text += f", {how if abs(gap) >= 0.05 else 'no more and no less than'} {whose} start"
-        utility = [_mean(rows, held.columns, "expected_utility") for rows in held.sides]
-        if utility[0] is not None and utility[1] is not None:
-            moved = "rises" if utility[1] > utility[0] else "falls"
-            text += f"; expected utility {moved} from {share(utility[0])} to {share(utility[1])}"
+        for second in [m for m in table.beside if m.compared][:1]:
+            before, then = (_mean(rows, held.columns, second.key) for rows in held.sides)
+            if (
+                before is not None
+                and then is not None
+                and second.write(before) != second.write(then)
+            ):
+                moved = "rises" if then > before else "falls"
+                text += f"; {second.title.lower()} {moved} from {second.write(before)} to "
+                text += second.write(then)
         return text + "."
     moves = [
         f"{role} from {first:.2f} to {last:.2f}"
@@ -146,6 +154,11 @@ class _HeldOut:
     trained: Sequence[Row]
     columns: Sequence[int]
     whom: str
+
+    @property
+    def met(self) -> Sequence[Row]:
+        """The trained policies that have a cell in the columns."""
+        return [row for row in self.trained if any(row.cells[i] for i in self.columns)]
 
     @property
     def sides(self) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -170,11 +183,10 @@ def _held_out(table: Table) -> _HeldOut | None:
 def _tiles(run: Run, table: Table | None) -> list[Tile]:
     tiles = []
     if table and (held := _held_out(table)):
-        for measure, label, write in (
-            ("agreement", "agreement, %", percent),
-            ("expected_utility", "expected utility", share),
-        ):
-            was, now = (_mean(rows, held.columns, measure) for rows in held.sides)
+        for measure in [m for m in (table.main, *table.beside) if m.compared][:2]:
+            was, now = (_mean(rows, held.columns, measure.key) for rows in held.sides)
+            write = measure.write
+            label = measure.title.lower() + (", %" if measure.form == "percent" else "")
             if now is not None:
                 changed = was is not None and write(was) != write(now)
                 tiles.append(
@@ -228,6 +240,11 @@ def _figures(run: Run, table: Table | None) -> Mapping[str, Any]:
         "seconds": Markup(figures.stage_seconds(run.metrics)),
         "endings": Markup(figures.endings(run.metrics) or ""),
     }
+
+
+def _remark(run: Run, table: Table | None) -> str:
+    """What has to stand beside the figures, by the evaluation or by the run itself."""
+    return (table.remark if table else "") or str((run.summary or {}).get("remark") or "")
 
 
 def _mean(rows: Sequence[Row], columns: Sequence[int], measure: str) -> float | None:

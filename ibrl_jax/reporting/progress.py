@@ -103,9 +103,10 @@ def figures(row: Mapping[str, Any]) -> str:
         for name, key, spec in (("reward", "reward", "+.3f"), ("KL", "kl", ".4f"))
         if (known := [(r, v) for r, v in roles.items() if _number(v.get(key), spec) != "–"])
     ]
-    agreement = row.get("dialogues", {}).get("agreement")
-    if _number(agreement, ".0%") != "–":
-        parts.append(f"agreement {agreement:.0%}")
+    for name in ("agreement", "success"):
+        share = row.get("dialogues", {}).get(name)
+        if _number(share, ".0%") != "–":
+            parts.append(f"{name} {share:.0%}")
     coverage = row.get("coverage")
     if coverage is not None and coverage < 1:
         parts.append(f"coverage {coverage:.1%}")

@@ -6,29 +6,13 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-MEASURES = {
-    "agreement": "Agreement",
-    "own_utility": "Own utility",
-    "joint_value": "Joint value",
-    "pareto": "Pareto-optimal",
-    "expected_utility": "Expected utility",
-    "first_try_agreement": "Agreement at first try",
-    "first_try_expected_utility": "Expected utility at first try",
-    "turns": "Turns",
-}
-"""Key in a cell -> its name. Utilities, joint value and Pareto are over agreed dialogues only;
-`first_try` is as if no refused turn were ever sampled again."""
+from ibrl_jax.domains.dond.metrics import MEASURES as DOND
 
-_RANKED = ("agreement", "own_utility", "joint_value", "pareto", "expected_utility")
-
-_LEGEND = (
-    "Cells: agreement % / own utility / joint value / expected utility "
-    "(own utility and joint value over agreed dialogues only). Bold: best of its column. "
-    "Coverage: scored dialogues of those planned."
-)
+UNNAMED = tuple(asdict(measure) for measure in DOND)
+"""The measures of a table that does not name its own: Deal-or-No-Deal's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +21,27 @@ class Column:
 
     name: str
     kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """How a number of the cells is found, named and written; see `domains.base.Measure`."""
+
+    key: str
+    title: str
+    short: str
+    form: str
+    shown: bool
+    ranked: bool
+    compared: bool
+
+    def write(self, value: float | None) -> str:
+        """A value as it stands in a cell."""
+        if self.form == "percent":
+            return percent(value)
+        if self.form == "signed" and value is not None:
+            return f"{value:+.3f}"
+        return share(value, 2 if self.form == "count" else 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +96,22 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
+    """`measures` in the order of the evaluation, the success first; `remark` stands beside it."""
+
     columns: Sequence[Column]
     rows: Sequence[Row]
+    measures: Sequence[Measure]
+    deed: Sequence[str]
+    remark: str
+
+    @property
+    def main(self) -> Measure:
+        return self.measures[0]
+
+    @property
+    def beside(self) -> Sequence[Measure]:
+        """What stands in a cell under the main measure."""
+        return [m for m in self.measures[1:] if m.shown]
 
 
 def lay_out(evaluation: Mapping[str, Any]) -> Table:
@@ -101,10 +120,16 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
     With one row there is nothing to be best of; rows that tie are all marked.
     """
     columns = [Column(name=c["name"], kind=c.get("kind", "")) for c in evaluation["columns"]]
+    known = {field.name for field in fields(Measure)}
+    measures = [
+        Measure(**{k: v for k, v in measure.items() if k in known})
+        for measure in evaluation.get("measures", UNNAMED)
+    ]
+    ranked = [measure.key for measure in measures if measure.ranked]
     found = evaluation["rows"]
     best: dict[tuple[str, str], float] = {}
     for column in columns:
-        for measure in _RANKED:
+        for measure in ranked:
             values = [
                 value
                 for row in found
@@ -120,7 +145,7 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
             return None
         marked = frozenset(
             measure
-            for measure in _RANKED
+            for measure in ranked
             if (column.name, measure) in best
             and _finite(values.get(measure)) == best[column.name, measure]
         )
@@ -136,6 +161,9 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
             )
             for row in found
         ],
+        measures=measures,
+        deed=evaluation.get("deed", ("agrees", "agree")),
+        remark=evaluation.get("remark", ""),
     )
 
 
@@ -145,37 +173,44 @@ def markdown_table(evaluation: Mapping[str, Any]) -> str:
     head = ["Policy", *(f"{c.name} ({c.kind})" if c.kind else c.name for c in table.columns)]
     lines = [head + ["Coverage"], ["---"] * (len(head) + 1)]
     for row in table.rows:
-        cells = [_markdown_cell(cell) for cell in row.cells]
+        cells = [_markdown_cell(cell, table) for cell in row.cells]
         lines.append([row.label, *cells, f"{row.scored:,}/{row.planned:,}"])
     body = "\n".join("| " + " | ".join(_plain(text) for text in line) + " |" for line in lines)
-    return f"{body}\n\n{_LEGEND}\n"
+    return f"{body}\n\n{legend(table)}\n"
+
+
+def legend(table: Table) -> str:
+    """What stands in a cell, in sentences."""
+    names = " / ".join(m.title.lower() for m in table.beside)
+    text = f"Cells: {table.main.title.lower()} % / {names}"
+    if any(m.key == "own_utility" for m in table.beside):
+        text += " (own utility and joint value over agreed dialogues only)"
+    text += ". Bold: best of its column. Coverage: scored dialogues of those planned."
+    return f"{text} {table.remark}." if table.remark else text
 
 
 def csv_table(evaluation: Mapping[str, Any]) -> str:
     """One line a policy and counterpart, every measure with its interval, for a spreadsheet."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
+    table = lay_out(evaluation)
+    compared = [m.key for m in table.measures if m.compared and m.shown]
     writer.writerow(
         ["policy", "role", "counterpart", "kind", "n", "planned", "coverage", "clusters"]
-        + list(MEASURES)
-        + [f"{m}_{end}" for m in ("agreement", "expected_utility") for end in ("low", "high")]
+        + [m.key for m in table.measures]
+        + [f"{m}_{end}" for m in compared for end in ("low", "high")]
         + ["own_format_failures", "counterpart_format_failures"]
     )
-    table = lay_out(evaluation)
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell is None:
                 continue
             failures: Mapping[str, Any] = cell.values.get("format_failures") or {}
-            ends = [
-                end
-                for measure in ("agreement", "expected_utility")
-                for end in cell.interval(measure) or (None, None)
-            ]
+            ends = [end for measure in compared for end in cell.interval(measure) or (None, None)]
             writer.writerow(
                 [row.policy, row.role or "", column.name, column.kind]
                 + [cell.values.get(key) for key in ("n", "planned", "coverage", "clusters")]
-                + [cell.number(measure) for measure in MEASURES]
+                + [cell.number(m.key) for m in table.measures]
                 + ends
                 + [sum((failures.get(side) or {}).values()) for side in ("own", "counterpart")]
             )
@@ -197,18 +232,13 @@ def p_value(value: float | None) -> str:
     return "<0.0001" if value is not None and value < 0.0001 else share(value, 4)
 
 
-def _markdown_cell(cell: Cell | None) -> str:
+def _markdown_cell(cell: Cell | None, table: Table) -> str:
     if cell is None:
         return "–"
     parts = []
-    for measure, write in (
-        ("agreement", percent),
-        ("own_utility", share),
-        ("joint_value", share),
-        ("expected_utility", share),
-    ):
-        text = write(cell.number(measure))
-        parts.append(f"**{text}**" if measure in cell.best else text)
+    for measure in (table.main, *table.beside):
+        text = measure.write(cell.number(measure.key))
+        parts.append(f"**{text}**" if measure.key in cell.best else text)
     return " / ".join(parts)
 
 

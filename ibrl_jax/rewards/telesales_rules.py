@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibrl_jax.domains.base import Turn
-from ibrl_jax.domains.telesales.audit import fabrications, inventions
+from ibrl_jax.domains.base import Outcome, Turn
+from ibrl_jax.domains.telesales.audit import fabrications, inventions, spoken
 from ibrl_jax.domains.telesales.cues import asked, cues, read
 from ibrl_jax.domains.telesales.labels import (
     AFTER_VERBAL_YES,
@@ -31,15 +31,13 @@ from ibrl_jax.domains.telesales.labels import (
     Language,
     Rubric,
 )
+from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord, TrainingAttributes
 from ibrl_jax.domains.telesales.profiles.terms import Category, IntentDepth
 from ibrl_jax.domains.telesales.referee import SCRIPTED, EndReason
 from ibrl_jax.domains.telesales.rubric import LENGTHS, Asked, Rated, Rater
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, SALES, attributes_of, initial_of
 from ibrl_jax.rewards.types import Case, Failed, Scored
-
-STAND_IN = "rule-based stand-in; scores are not comparable with the paper's Table 1"
-"""Stands wherever a result of these judges does."""
 
 B = Rubric
 
@@ -100,13 +98,14 @@ class SalesRuleJudge:
         findings = [*fabrications(lead, case.turns), *inventions(lead, case.turns)]
         wrong = {finding.turn for finding in findings}
         scores = [
-            _agent_turn(k, exchange, grounded=k + 1 not in wrong)
-            for k, exchange in enumerate(exchanges)
+            _agent_turn(k, exchange, grounded=n not in wrong)
+            for k, (n, exchange) in enumerate(zip(spoken(case.turns), exchanges, strict=True))
         ]
         scores += [0.0 for turn in case.turns if turn.role == SALES and not turn.valid]
-        episode = self._outcome(case, exchanges)
         fabricated = len(fabrications(lead, case.turns))
-        paid = min(max(episode + (FABRICATED if fabricated else 0.0), 0.0), 1.0)
+        paid = agent_episode(
+            case.outcome, deferred=_deferred(case, exchanges), fabricated=fabricated > 0
+        )
         return Scored(
             value=self.weights.combine(scores, paid),
             detail={
@@ -117,18 +116,28 @@ class SalesRuleJudge:
             },
         )
 
-    def _outcome(self, case: Case, exchanges: Sequence[Exchange]) -> float:
-        outcome = case.outcome
-        if outcome.success:
-            return CONFIRMED
-        if outcome.offender == SALES:
-            return 0.0
-        if outcome.facts["verbal_yes"]:
-            return VERBAL
-        refused = any("says_never" in cues(e.before, e.rated.reading.language) for e in exchanges)
-        answered = sum(exchange.rated.answered is True for exchange in exchanges)
-        open_end = outcome.end_reason in (EndReason.AGENT_END, EndReason.TURN_LIMIT)
-        return DEFERRED if open_end and answered >= 2 and not refused else 0.0
+
+def agent_episode(outcome: Outcome, *, deferred: bool, fabricated: bool) -> float:
+    """The agent's episode score, in [0, 1].
+
+    `deferred`: the customer put the contact off after answers; it counts where there was no yes.
+    """
+    if outcome.success:
+        worth = CONFIRMED
+    elif outcome.offender == SALES:
+        worth = 0.0
+    elif outcome.facts["verbal_yes"]:
+        worth = VERBAL
+    else:
+        worth = DEFERRED if deferred else 0.0
+    return min(max(worth + (FABRICATED if fabricated else 0.0), 0.0), 1.0)
+
+
+def _deferred(case: Case, exchanges: Sequence[Exchange]) -> bool:
+    refused = any("says_never" in cues(e.before, e.rated.reading.language) for e in exchanges)
+    answered = sum(exchange.rated.answered is True for exchange in exchanges)
+    open_end = case.outcome.end_reason in (EndReason.AGENT_END, EndReason.TURN_LIMIT)
+    return open_end and answered >= 2 and not refused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ class Learner:
     def __init__(self, score: Score, settings: LearnerSettings) -> None:
         self._score = score
         self._settings = settings
-        self._programs: dict[Hashable, Callable[..., Any]] = {}
+        self._programs: dict[tuple[str, Hashable], Callable[..., Any]] = {}
         self._compiling = Lock()
 
     @property

@@ -232,13 +232,14 @@ class Programs:
 def padding(settings: EngineSettings, shape: Shape) -> dict[str, Any]:
     """The fields of a batch (numpy) of nothing but padding."""
     r = shape.rows
+    start: dict[str, Any] = dict(
+        slots=np.full(r, settings.slots, np.int32),
+        starts=np.zeros(r, np.int32),
+        sources=np.full(r, FRESH, np.int32),
+        marked=np.zeros(r, bool),
+    )
     return dict(
-        start=Start(
-            slots=np.full(r, settings.slots, np.int32),
-            starts=np.zeros(r, np.int32),
-            sources=np.full(r, FRESH, np.int32),
-            marked=np.zeros(r, bool),
-        ),
+        start=Start(**start),
         ids=np.zeros((r, shape.new_tokens), np.int32),
         counts=np.zeros(r, np.int32),
         keys=np.zeros((r, 2), np.uint32),

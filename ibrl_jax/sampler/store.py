@@ -109,6 +109,8 @@ def scatter(
             keys, values = caches.read(new, rows, source)
             layers.append(caches.write(kept, keys, values, start.slots[:, None], target))
         else:
+            assert isinstance(new, DeltaState)
+            assert isinstance(old, DeltaState)
             layers.append(_put(kept, new, start.slots))
             marks.append(_put(next(old_marks), old, to_mark))
     return Store(now=Cache(layers=tuple(layers)), marks=tuple(marks))

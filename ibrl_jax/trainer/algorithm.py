@@ -112,6 +112,7 @@ class Algorithm:
             cast.domain,
             retries=config.rollout.retries,
             concurrency=at_once(config, hosts.count),
+            endpoints=cast.endpoints,
         )
         self._frozen = dict(frozen)
         # In one order in every process, here and below: each copy is one that all take part in.
@@ -288,7 +289,7 @@ class Algorithm:
         if name in self._frozen:
             ref = PolicyRef(id=name.partition(":")[2], seat="frozen", version=0)
             return self.cast.local(role, name, ref, self.config.roles[role].temperature)
-        return self.cast.named(name)
+        return self.cast.named(name, role)
 
     def _check_coverage(self, trajectories: list[Trajectory]) -> None:
         rewards = [reward for t in trajectories for reward in t.rewards.values()]

@@ -12,7 +12,7 @@ from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_spe
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
-from ibrl_jax.evaluation.matches import MEASURES, Contestant, evaluate
+from ibrl_jax.evaluation.matches import Contestant, evaluate
 from ibrl_jax.trainer.placing import local_places
 from ibrl_jax.trainer.policies import START, about_policy, load_policy
 from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
@@ -87,17 +87,26 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
 def assess_sentence(table: dict[str, Any]) -> str:
     """What came out of an evaluation, in a line."""
     column = table["columns"][0]["name"]
+    told = [m for m in table["measures"] if m["compared"] and m["shown"]]
     parts = []
     for row in table["rows"]:
-        cell = row["cells"][column]
-        if cell["agreement"] is not None:
-            parts.append(
-                f"{row['policy']} {cell['agreement']:.1%} agreement "
-                f"({cell['first_try_agreement']:.1%} without resampling), "
-                f"{cell['expected_utility']:.3f} expected utility "
-                f"({cell['first_try_expected_utility']:.3f})"
-            )
-    return f"against {column}: " + "; ".join(parts)
+        cell = row["cells"].get(column)
+        if cell is not None and cell[told[0]["key"]] is not None:
+            found = [_told(cell, m) for m in told]
+            found[0] += " without resampling)" if told[0]["first_try"] else ""
+            parts.append(f"{row['policy']} " + ", ".join(found))
+    remark = f" ({table['remark']})" if table["remark"] else ""
+    return f"against {column}: " + "; ".join(parts) + remark
+
+
+def _told(cell: dict[str, Any], measure: dict[str, Any]) -> str:
+    """A measure of a cell, with its value at first try."""
+    form = {"percent": ".1%", "signed": "+.3f"}.get(measure["form"], ".3f")
+    text = f"{cell[measure['key']]:{form}} {measure['title'].lower()}"
+    if measure["first_try"]:
+        text += f" ({cell['first_try_' + measure['key']]:{form}}"
+        text += "" if measure["form"] == "percent" else ")"
+    return text
 
 
 def _partners(
@@ -116,10 +125,11 @@ def _partners(
 
 
 def _headline(table: dict[str, Any]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Agreement and expected utility by policy and column."""
+    """What is compared, by policy and column."""
+    keys = [m["key"] for m in table["measures"] if m["compared"]]
     return {
         row["policy"]: {
-            column: {key: cell[key] for key in (*MEASURES, "coverage")}
+            column: {key: cell[key] for key in (*keys, "coverage")}
             for column, cell in row["cells"].items()
         }
         for row in table["rows"]

@@ -2,15 +2,18 @@
 
 What stays is counted from shapes and shardings: for each role its parameters, moments and engine
 (the serving copies of the live and the past policy, and the caches), and once for all roles of a
-mesh the start and a base under adapters. Programs run one at a time, so the largest counts. What a
-program needs is what XLA's compiler for the CPU plans; it computes 16-bit products in 32 bits, so
-on an accelerator less is to be expected.
+mesh the start and a base under adapters. Programs run one at a time, so the largest counts.
+
+What a program needs is what XLA's compiler for the CPU plans for it in float32. For a config in 16
+bits that is an upper bound: whatever is held in 16 bits there is held in 32 here. (The compiler for
+the CPU has no 16-bit products; given 16-bit weights it plans copies of all of them in 32 bits,
+which no accelerator makes.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,6 +21,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import at_once, build_domain, build_programs, build_speech
+from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.placing import places
@@ -54,7 +58,6 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
     sharing = len(domain.roles) if shared else 1  # roles on one mesh
     training = len(learners) if shared and config.isolation["update"] == "separate" else 1
     place = where[learners[0]]
-    learner = builders.build_learner(config, speech)
     programs = build_programs(config, speech, domain.roles, at_once(config))[learners[0]]
     batching = builders.batch_settings(config, 1)
 
@@ -69,8 +72,12 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
             + f", views of {batching.lengths[-1]} tokens, {at_once(config)} dialogues at once"
         )
     )
-    trained, base = place.abstract_trained(), place.abstract_base()
-    state = learner.abstract(trained)
+    wide_speech = replace(speech, model=in_float32(speech.model))
+    wide = places(config, wide_speech, domain.roles)[learners[0]]
+    wide_programs = build_programs(config, wide_speech, domain.roles, at_once(config))[learners[0]]
+    learner = builders.build_learner(config, wide_speech)
+    base = place.abstract_base()
+    state = learner.abstract(place.abstract_trained())
     found.stays["parameters that train (fp32)"] = training * _bytes(state.params)
     found.stays["moments (fp32)"] = training * _bytes(state.opt_state)
     found.stays["base under the adapters"] = 0 if base is None else _bytes(base)
@@ -87,14 +94,19 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
         found.stays["a batch"] = _bytes(batches[-1])
         note("compiling the update and the reference pass")
         hyper = builders.hyper_of(config, learners[0])
-        learner.warmup(state, base, batches[-1:], hyper, True)
+        learner.warmup(state, wide.abstract_base(), batches[-1:], hyper, True)
     names = {"update": "the update", "logp": "the reference pass"}
     for key, program in learner.programs.items():
         found.programs[names[key.split()[0]]] = _temporary(program)
     shape = programs.shapes()[-1]
     note(f"compiling the sampler's largest program {tuple(shape)}")
-    found.programs["a turn of the sampler"] = _temporary(programs.lowered(shape).compile())
+    found.programs["a turn of the sampler"] = _temporary(wide_programs.lowered(shape).compile())
     return found
+
+
+def in_float32(model: Decoder) -> Decoder:
+    """The same network, computed in 32 bits."""
+    return Decoder(replace(model.config, dtype="float32"), model.lora)
 
 
 def lines(found: Footprint, device_gb: int) -> Iterator[str]:
@@ -107,8 +119,8 @@ def lines(found: Footprint, device_gb: int) -> Iterator[str]:
         yield f"| {name} | {size / GB:.2f} |"
     yield f"| **stays** | **{sum(found.stays.values()) / GB:.2f}** |"
     for name, size in found.programs.items():
-        yield f"| {name}, besides | {size / GB:.2f} |"
-    yield f"| **peak** | **{found.peak / GB:.2f}** |"
+        yield f"| {name}, besides, at most | {size / GB:.2f} |"
+    yield f"| **peak, at most** | **{found.peak / GB:.2f}** |"
     if device_gb:
         verdict = "fits" if found.peak <= device_gb * GB else "does not fit"
         yield ""

@@ -41,7 +41,7 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
         "roles": {role: _role(algorithm, done, role) for role in algorithm.roles},
         "dialogues": {
             "count": count,
-            "agreement": agreement(trajectories),
+            algorithm.cast.domain.measured[0].key: success(trajectories),
             "turns": float(np.mean([len(t.turns) for t in trajectories])),
             "tokens": sum(int(v.loss_mask.sum()) for t in trajectories for v in t.views.values()),
             "retries": sum(sum(t.retries.values()) for t in trajectories),
@@ -72,8 +72,8 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
     }
 
 
-def agreement(trajectories: Sequence[Trajectory]) -> float | None:
-    """Share of deals among the dialogues that came to an end; an aborted one is no failure."""
+def success(trajectories: Sequence[Trajectory]) -> float | None:
+    """Share of successes among the dialogues that came to an end; an aborted one is no failure."""
     ended = [t for t in trajectories if any(isinstance(r, Scored) for r in t.rewards.values())]
     return sum(t.outcome.success for t in ended) / len(ended) if ended else None
 

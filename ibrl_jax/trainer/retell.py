@@ -44,6 +44,8 @@ def retold(cast: Cast, hall: Hall, trajectory: Trajectory, scenario: Scenario) -
     domain, turns = cast.domain, trajectory.turns
     referee = domain.referee(scenario, trajectory.first)
     for turn in turns:
+        if referee.to_move is None:  # what was said there ends a dialogue sooner here
+            break
         referee.play(turn)
     outcome = referee.outcome or trajectory.outcome
     return replace(

@@ -30,7 +30,7 @@ from ibrl_jax.errors import UserError
 _MAY_DIFFER = (
     "iterations",
     "run",
-    "rewards",
+    "rewards.min_coverage",
     "evaluation",
     "statistics",
     "mesh",
@@ -220,10 +220,10 @@ def as_json(config: ConfigDict) -> Any:
 def difference(
     old: Any, new: Any, but: Sequence[str], prefix: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The first key whose value differs, with both values; groups named by `but` are left out."""
+    """The first key whose value differs, with both values; what `but` names is left out."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted(set(old) | set(new)):
-            if not prefix and key in but:
+            if f"{prefix}{key}" in but:
                 continue
             found = difference(old.get(key), new.get(key), but, f"{prefix}{key}.")
             if found:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_spe
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.template_check import differences
-from ibrl_jax.domains.base import Domain
+from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.entry import notes
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.matches import columns_of, evaluation_scenarios
@@ -55,7 +55,6 @@ class Stage:
     speech: Speech
     start: Weights
     algorithm: Algorithm
-    hosts: Hosts
 
 
 def set_up(
@@ -87,9 +86,7 @@ def set_up(
         start, _ = start_policy(config, domain, speech, note, hosts)
     frozen = frozen_counterparts(config, start, speech)
     algorithm = Algorithm(config, cast, start, frozen, hosts)
-    return Stage(
-        config=config, domain=domain, speech=speech, start=start, algorithm=algorithm, hosts=hosts
-    )
+    return Stage(config=config, domain=domain, speech=speech, start=start, algorithm=algorithm)
 
 
 def tell_template(config: ConfigDict, speech: Speech, note: Note) -> None:
@@ -101,17 +98,18 @@ def tell_template(config: ConfigDict, speech: Speech, note: Note) -> None:
 
 def check_names(config: ConfigDict, cast: Cast) -> None:
     """Seat every scripted family that the config names once, and look for room in a view."""
-    scenario = evaluation_scenarios(config, cast.domain)[0]
-    names = [f"scripted:{family}" for family in config.sft.families]
-    names += [name for role in config.roles.values() for name in role.counterpart]
-    names += [column.counterpart for column in columns_of(config) if column.counterpart]
-    for name in names:
+    domain = cast.domain
+    scenario = evaluation_scenarios(config, domain)[0]
+    names = [(f"scripted:{family}", domain.roles) for family in config.sft.families]
+    names += [(name, (r,)) for r, settings in config.roles.items() for name in settings.counterpart]
+    names += [(c.counterpart, domain.roles) for c in columns_of(config) if c.counterpart]
+    for name, seats in names:
         if name.startswith("scripted:"):
-            role = cast.domain.roles[0]
             family = name.removeprefix("scripted:")
-            cast.domain.scripted(family, scenario, role, generator(0, "check"))
+            role = next((r for r in seats if family in domain.families[r]), seats[-1])
+            domain.scripted(family, scenario, role, generator(0, "check"))
         elif not name.startswith("frozen:"):
-            cast.named(name)
+            _seat_one(cast, name, seats)
     room, speech = config.rollout.max_view_tokens, cast.speech
     for role in cast.domain.roles:
         before, after = speech.chat.system()
@@ -122,6 +120,17 @@ def check_names(config: ConfigDict, cast: Cast) -> None:
                 f"config.rollout.max_view_tokens is {room}, and {role}'s prompt takes {opening} "
                 f"before a first turn of up to {config.rollout.max_new_tokens}; give it more"
             )
+
+
+def _seat_one(cast: Cast, name: str, seats: Sequence[Role]) -> None:
+    """Raises UserError if a name can hold none of the seats."""
+    for index, role in enumerate(seats):
+        try:
+            cast.named(name, role)
+            return
+        except UserError:
+            if index == len(seats) - 1:
+                raise
 
 
 def frozen_counterparts(config: ConfigDict, start: Weights, speech: Speech) -> dict[str, Params]:
@@ -210,20 +219,21 @@ def check_alike(config: ConfigDict, hosts: Hosts) -> None:
 
 def _claim(stage: Stage, folder: RunFolder) -> None:
     """Make the folder this run's, as it was at the iteration that it goes on from."""
-    config, base = stage.config, base_of(stage.config)
-    start = to_be_written(stage.start.trained, stage.hosts)
+    config, base, hosts = stage.config, base_of(stage.config), stage.algorithm.hosts
+    start = to_be_written(stage.start.trained, hosts)
     if start is not None:
         began = folder.begun
         folder.claim(config)
         folder.rewind(stage.algorithm.iteration)
         about, started = {"source": START}, folder.policy(START)
         save_policy(started, start, stage.speech, about, base=base, keep=began)
-    stage.hosts.barrier("the folder is claimed")
+    hosts.barrier("the folder is claimed")
 
 
 def _export(stage: Stage, folder: RunFolder) -> None:
     """The trained policies as folders, and what came out."""
-    algorithm, base, hosts = stage.algorithm, base_of(stage.config), stage.hosts
+    algorithm, base = stage.algorithm, base_of(stage.config)
+    hosts = algorithm.hosts
     for role in algorithm.learners:
         about = {"source": str(folder.path), "role": role, "updates": algorithm.version(role)}
         params = to_be_written(algorithm.params(role), hosts)
@@ -239,7 +249,8 @@ def _export(stage: Stage, folder: RunFolder) -> None:
             "iterations": algorithm.iteration,
             "updates": {role: algorithm.version(role) for role in algorithm.learners},
             "endpoints": endpoints,
-            **_last(folder),
+            "remark": _remark(stage),
+            **_last(folder, stage.domain.measured[0].key),
         }
     )
 
@@ -247,7 +258,7 @@ def _export(stage: Stage, folder: RunFolder) -> None:
 def _endpoints(stage: Stage) -> dict[str, Any]:
     """What was asked of each endpoint, by its name; of several processes, of each by itself."""
     found = {n: e.ledger.summary() for n, e in stage.algorithm.cast.endpoints.items()}
-    everyones = stage.hosts.exchange("endpoints", found)
+    everyones = stage.algorithm.hosts.exchange("endpoints", found)
     if len(everyones) == 1:
         return found
     return {
@@ -259,7 +270,8 @@ def _endpoints(stage: Stage) -> dict[str, Any]:
 
 def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console: Console) -> bool:
     """Iterations up to the last one; True if a Ctrl-C came (then at the end of its iteration)."""
-    config, algorithm, hosts = stage.config, stage.algorithm, stage.hosts
+    config, algorithm = stage.config, stage.algorithm
+    hosts = algorithm.hosts
     with ExitStack() as entered:
         scribe = entered.enter_context(_Scribe(stage, folder, console)) if hosts.is_first else None
         stop = entered.enter_context(_gentle_stop(scribe.note if scribe else notes(console)))
@@ -330,7 +342,8 @@ def train_sentence(folder: RunFolder) -> str:
     )
     return (
         f"{folder.path}: {found['iterations']} iterations in {found['train_seconds']:.0f} s, "
-        f"reward {rewards}, agreement {_percent(found['agreement'])}"
+        f"reward {rewards}, {found['measure']} {_percent(found[found['measure']])}"
+        + (f" ({found['remark']})" if found["remark"] else "")
     )
 
 
@@ -365,7 +378,15 @@ def _gentle_stop(note: Note) -> Iterator[_Stop]:
         signal.signal(signal.SIGINT, before)
 
 
-def _last(folder: RunFolder) -> dict[str, Any]:
+def _remark(stage: Stage) -> str:
+    """What has to stand beside the rewards: that rules paid or answered some role."""
+    roles = stage.config.roles.values()
+    ruled = any(not role.judge for role in roles)
+    scripted = any(name.startswith("scripted:") for role in roles for name in role.counterpart)
+    return stage.domain.remark if ruled or scripted else ""
+
+
+def _last(folder: RunFolder, success: str) -> dict[str, Any]:
     """The end of the curves: means over the last ten iterations, and checks over all of them."""
     rows = [json.loads(line) for line in Path(folder.metrics).read_text().splitlines()]
     tail = rows[-10:]
@@ -375,12 +396,13 @@ def _last(folder: RunFolder) -> dict[str, Any]:
             r["roles"][role]["reward"] for r in tail if r["roles"][role]["reward"] is not None
         ]
         roles[role] = float(np.mean(rewards)) if rewards else None
-    agreed = [r["dialogues"]["agreement"] for r in tail]
-    agreed = [value for value in agreed if value is not None]
+    successes = [r["dialogues"][success] for r in tail]
+    successes = [value for value in successes if value is not None]
     gaps = [v["sampler_trainer_max"] for r in rows for v in r["roles"].values() if v.get("updated")]
     return {
         "reward": roles,
-        "agreement": float(np.mean(agreed)) if agreed else None,
+        "measure": success,
+        success: float(np.mean(successes)) if successes else None,
         "train_seconds": float(sum(r["seconds"]["total"] for r in rows)),
         "seconds_per_iteration": float(np.median([r["seconds"]["total"] for r in rows])),
         "compilations_after_warmup": max(r["compilations"] for r in rows),

@@ -2,11 +2,12 @@
 
     loss = - sum_t w_t log p(id_t | ids_<t) / sum_t w_t        w as in `trainer.teachers`
 
-Weights are random before, or a released model's; what trains is all of them, or adapters. A start
-is kept in `<run.root>/starts/<key>/` and serves every experiment of the same key, a hash of all
-that shapes it: settings of the policy, the domain and `sft`, the network, the weights and adapters
-that it grows from, the tokenizer, the chat format, the prompts, the scenarios. How strong it is, is
-a setting: `sft.steps`.
+Or on transcripts of the user's own (`trainer.transcripts`). Weights are random before, or a
+released model's; what trains is all of them, or adapters. A start is kept in
+`<run.root>/starts/<key>/` and serves every experiment of the same key, a hash of all that shapes
+it: settings of the policy, the domain and `sft`, the network, the weights and adapters that it
+grows from, the tokenizer, the chat format, the prompts, the scenarios, the transcripts. How strong
+it is, is a setting: `sft.steps`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,10 +34,12 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.hosts import ALONE, Hosts
+from ibrl_jax.trainer import halfway
 from ibrl_jax.trainer.placing import Place, places, to_be_written
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
 from ibrl_jax.trainer.supervised import Rows, stepper
-from ibrl_jax.trainer.teachers import Example, examples
+from ibrl_jax.trainer.teachers import Example, Renderer, examples
+from ibrl_jax.trainer.transcripts import read_transcripts
 from ibrl_jax.trainer.weights import (
     Weights,
     base_of,
@@ -74,10 +78,13 @@ def start_policy(
         note(f"the start is {folder}, made before")
         return load_weights(config, speech, place, folder), folder
     first = first_weights(config, speech, place)
-    trained, about = supervise(config, domain, speech, first, place, note)
+    part = None if hosts.count > 1 else folder.with_name(f"{key}.part")
+    trained, about = supervise(config, domain, speech, first, place, note, part)
     written = to_be_written(trained, hosts)
     if written is not None:
         save_policy(folder, written, speech, about, base=base, keep=True)
+    if part is not None:
+        halfway.forget(part)
     hosts.barrier("the start is written")
     trained = load_policy(folder, place.like, speech, base)  # for all the one of whoever was first
     return Weights(trained=place.trained(trained), frozen=first.frozen), folder
@@ -90,21 +97,16 @@ def supervise(
     first: Weights,
     place: Place,
     note: Note,
+    part: Path | None = None,
 ) -> tuple[Params, dict[str, Any]]:
-    """Supervised training; gives what was trained and what `policy.json` says of it."""
+    """Supervised training; gives what was trained and what `policy.json` says of it.
+
+    `part` is a folder where it is kept from time to time, and where it goes on from.
+    """
     seed = seed_of(config)
     sft = config.sft
     began = time.perf_counter()
-    note(f"making {sft.dialogues} dialogues of scripted negotiators ({', '.join(sft.families)})")
-    data = examples(
-        domain,
-        speech,
-        families=sft.families,
-        count=sft.dialogues,
-        seed=seed,
-        number_weight=sft.number_weight,
-        deals_only=sft.deals_only,
-    )
+    data = _data(config, domain, speech, note)
     short, whole = _lengths(data)
     halves = {
         short: [e for e in data if len(e.ids) <= short],
@@ -115,22 +117,38 @@ def supervise(
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
     )
-    step = stepper(speech, optimiser, config.optimiser.logp_chunk, sft.batch, first.frozen, place)
+    chunk = config.optimiser.logp_chunk
+    step = stepper(speech, optimiser, chunk, sft.batch, first.frozen, place, packed=sft.packed)
     params, state = step.init(first.trained)
     rng = generator(seed, "sft")
-    losses: list[jax.Array] = []
+    losses: list[Any] = []
     note(
         f"compiling and taking {sft.steps} supervised steps of {sft.batch} on {len(data)} examples"
     )
-    for index in range(sft.steps):
+    if part and (kept := halfway.find(part, (params, state))):
+        note(f"going on from step {kept.step}")
+        (params, state), losses = kept.trees, list(kept.losses)
+        rng.bit_generator.state = kept.draws
+    for index in range(len(losses), sft.steps):
         simple = index < sft.curriculum * sft.steps or not halves[whole]
         length = short if simple or rng.random() < share else whole
-        batch = _batch(halves[length], length, sft.batch, rng)
+        rows = _packed if sft.packed else _batch
+        batch = rows(halves[length], length, sft.batch, rng)
         params, state, loss = step(params, state, batch)
         losses.append(loss)
         if (index + 1) % 100 == 0:
             recent = float(np.mean(jax.device_get(losses[-100:])))
             note(f"supervised step {index + 1}/{sft.steps}: loss {recent:.3f}")
+        if part and (index + 1) % halfway.EVERY == 0:
+            halfway.keep(
+                part,
+                halfway.Halfway(
+                    trees=(params, state),
+                    step=index + 1,
+                    draws=rng.bit_generator.state,
+                    losses=np.asarray(jax.device_get(losses), np.float32),
+                ),
+            )
     final = float(np.mean(jax.device_get(losses[-50:])))
     if not np.isfinite(final):
         raise UserError(
@@ -140,6 +158,52 @@ def supervise(
     seconds = time.perf_counter() - began
     about = {"source": "sft", "seed": seed, "steps": sft.steps, "loss": final, "seconds": seconds}
     return params, about
+
+
+def _data(config: ConfigDict, domain: Domain, speech: Speech, note: Note) -> list[Example]:
+    """The examples: of a file of transcripts, or of scripted teachers.
+
+    Raises:
+        UserError: there are none, or one is longer than a view may be.
+    """
+    sft = config.sft
+    if sft.transcripts:
+        note(f"reading the transcripts of {sft.transcripts}")
+        renderer = Renderer(domain, speech, sft.number_weight)
+        data = [
+            renderer.example(prompt, role, transcript.turns)
+            for transcript in read_transcripts(sft.transcripts, domain)
+            for role, prompt in transcript.prompts.items()
+        ]
+    else:
+        note(f"making {sft.dialogues} dialogues of scripted teachers ({', '.join(sft.families)})")
+        data = examples(
+            domain,
+            speech,
+            families=sft.families,
+            count=sft.dialogues,
+            seed=seed_of(config),
+            number_weight=sft.number_weight,
+            deals_only=sft.deals_only,
+        )
+    room = _room(config)
+    fitting = [e for e in data if len(e.ids) <= room and e.weight.any()]
+    if len(fitting) < len(data):
+        note(
+            f"{len(data) - len(fitting)} of {len(data)} examples are left out: longer than "
+            f"config.rollout.max_view_tokens = {room}, or without a turn of the role"
+        )
+    if not fitting:
+        raise UserError(
+            f"no example of a start fits into config.rollout.max_view_tokens = {room}; give it more"
+        )
+    return fitting
+
+
+def _room(config: ConfigDict) -> float:
+    """The longest example, tokens. Deal-or-No-Deal's teachers are never longer than a horizon."""
+    bounded = config.domain != "dond" or config.sft.transcripts
+    return config.rollout.max_view_tokens if bounded else math.inf
 
 
 def _lengths(data: Sequence[Example]) -> tuple[int, int]:
@@ -160,6 +224,23 @@ def _batch(data: Sequence[Example], length: int, size: int, rng: np.random.Gener
     return ids, segments, weight
 
 
+def _packed(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:
+    """The same, with as many examples after another in a row as were drawn before one that is too
+    long for what is left of it; their segments count from 1.
+    """
+    ids = np.zeros((size, length), np.int32)
+    segments = np.zeros((size, length), np.int32)
+    weight = np.zeros((size, length), np.float32)
+    for row in range(size):
+        at, segment = 0, 1
+        while at + len((example := data[int(rng.integers(len(data)))]).ids) <= length:
+            here = slice(at, at + len(example.ids))
+            ids[row, here], weight[row, here] = example.ids, example.weight
+            segments[row, here] = segment
+            at, segment = here.stop, segment + 1
+    return ids, segments, weight
+
+
 def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> str:
     """The name of a start: its seed, and a hash of everything that it is made from."""
     values = configs.to_dict(config)
@@ -176,6 +257,18 @@ def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> 
         "prompts": [domain.prompt(scenarios[0], role) for role in domain.roles],
         "scenarios": [scenario.id for scenario in scenarios],
     }
+    if (room := _room(config)) < math.inf:
+        shaping["room"] = room
+    sft = shaping["settings"]["sft"]
+    for name, said in (("transcripts", _content(config.sft.transcripts)), ("packed", True)):
+        if sft.pop(name):  # what is read from a file is what stands in it, wherever it lies
+            sft[name] = said
     shaping["settings"]["policy"].pop("folder")  # wherever it lies: its weights count
     text = json.dumps(shaping, sort_keys=True)
     return f"seed{seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def _content(path: str) -> str | None:
+    """A hash of a file; None where there is no such file, which is told when it is read."""
+    file = Path(path)
+    return hashlib.sha256(file.read_bytes()).hexdigest() if path and file.is_file() else None

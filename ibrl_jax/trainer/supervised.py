@@ -45,19 +45,23 @@ def stepper(
     batch: int,
     frozen: Params | None,
     place: Place,
+    *,
+    packed: bool,
 ) -> Stepper:
     """Steps of `batch` rows at a place.
 
     Args:
         chunk: positions a row whose logits exist at once.
         frozen: the base under adapters; None where all parameters train.
+        packed: whether a row may hold several examples, whose positions start anew.
 
     Raises:
         UserError: the mesh does not divide the rows.
     """
+    gradient = _gradient(speech, chunk, packed)
     if place.mesh is None:
-        return _Copies(speech, optimiser, chunk, batch, frozen)
-    return _Sharded(speech, optimiser, chunk, batch, frozen, place, place.mesh)
+        return _Copies(gradient, optimiser, batch, frozen)
+    return _Sharded(gradient, optimiser, batch, frozen, place, place.mesh)
 
 
 class _Copies:
@@ -68,9 +72,8 @@ class _Copies:
 
     def __init__(
         self,
-        speech: Speech,
+        gradient: Callable[..., Any],
         optimiser: optax.GradientTransformation,
-        chunk: int,
         batch: int,
         frozen: Params | None,
     ) -> None:
@@ -84,7 +87,7 @@ class _Copies:
             (loss, weight), gradient = jax.tree.map(lambda *leaves: sum(leaves), *parts)
             return _applied(optimiser, params, state, loss, weight, gradient)
 
-        self._gradient = jax.jit(_gradient(speech, chunk))
+        self._gradient = jax.jit(gradient)
         self._apply = jax.jit(apply)
 
     def init(self, params: Params) -> tuple[Params, Any]:
@@ -106,9 +109,8 @@ class _Sharded:
 
     def __init__(
         self,
-        speech: Speech,
+        gradient: Callable[..., Any],
         optimiser: optax.GradientTransformation,
-        chunk: int,
         batch: int,
         frozen: Params | None,
         place: Place,
@@ -123,7 +125,6 @@ class _Sharded:
         self._optimiser, self._frozen = optimiser, frozen
         self._place, self._mesh = place, mesh
         self._step: Any = None
-        gradient = _gradient(speech, chunk)
 
         def step(
             params: Params, frozen: Params | None, state: Any, rows: Any
@@ -152,7 +153,7 @@ class _Sharded:
             return jax.block_until_ready(self._step(params, self._frozen, state, rows))
 
 
-def _gradient(speech: Speech, chunk: int) -> Callable[..., Any]:
+def _gradient(speech: Speech, chunk: int, packed: bool) -> Callable[..., Any]:
     """((loss sum, weight sum), gradient of the loss sum) of what trains, the rest, and rows."""
 
     def loss_sum(
@@ -160,6 +161,9 @@ def _gradient(speech: Speech, chunk: int) -> Callable[..., Any]:
     ) -> tuple[jax.Array, jax.Array]:
         ids, segments, weight = rows
         positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        if packed:
+            begins = jnp.diff(segments, axis=1, prepend=-1) != 0
+            positions -= jax.lax.cummax(jnp.where(begins, positions, 0), axis=1)
         logp, _ = score(speech.model, params, frozen, ids, positions, segments, 1.0, chunk)
         return -jnp.sum(weight * logp), jnp.sum(weight)
 

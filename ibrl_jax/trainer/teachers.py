@@ -1,13 +1,13 @@
-"""Dialogues of scripted negotiators, and how a policy sees them: the data of the start.
+"""Dialogues of scripted players, and how a policy sees them: the data of the start.
 
 Every dialogue gives one example a role: the same ids that the role's own agent would have appended
 had it said these words, with a weight of 1 on each token of its own turns (the end of the turn
-included) and 0 elsewhere.
+included) and 0 elsewhere. A line that the domain spoke for the role weighs 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class Example:
 
 
 def converse(
-    domain: Domain, scenario: Scenario, families: dict[Role, str], first: Role, *seed: int | str
+    domain: Domain, scenario: Scenario, families: Mapping[Role, str], first: Role, *seed: int | str
 ) -> Referee:
     """One dialogue between scripted players, played to its end."""
     referee = domain.referee(scenario, first)
@@ -42,6 +42,27 @@ def converse(
     while (role := referee.to_move) is not None:
         referee.play(referee.check(role, players[role].reply(referee.turns), "stop"))
     return referee
+
+
+def pair_of(domain: Domain, families: Sequence[str], rng: np.random.Generator) -> dict[Role, str]:
+    """A family for each role, drawn from those that can hold its seat.
+
+    Raises:
+        UserError: a family is unknown, or none can hold a seat.
+    """
+    if domain.interchangeable:
+        pair = rng.choice(families, len(domain.roles))
+        return {role: str(family) for role, family in zip(domain.roles, pair, strict=True)}
+    found = {}
+    for role in domain.roles:
+        offered = [family for family in families if family in domain.families[role]]
+        if not offered:
+            raise UserError(
+                f"config.sft.families ({', '.join(families)}) has nobody for {role}; there are "
+                f"{', '.join(domain.families[role])}"
+            )
+        found[role] = str(rng.choice(offered))
+    return found
 
 
 def examples(
@@ -57,15 +78,13 @@ def examples(
     """Examples of both roles from `count` dialogues on training scenarios, in a seeded order."""
     rng = generator(seed, "teachers")
     scenarios = domain.scenarios("train")
-    renderer = _Renderer(speech, number_weight)
+    renderer = Renderer(domain, speech, number_weight)
     found: list[Example] = []
     for index in range(count):
         scenario = scenarios[int(rng.integers(len(scenarios)))]
-        pair = dict(zip(domain.roles, rng.choice(families, len(domain.roles)), strict=True))
+        pair = pair_of(domain, families, rng)
         first = domain.roles[index % len(domain.roles)]
-        referee = converse(
-            domain, scenario, {r: str(f) for r, f in pair.items()}, first, seed, index
-        )
+        referee = converse(domain, scenario, pair, first, seed, index)
         assert referee.outcome is not None
         if deals_only and not referee.outcome.success:
             continue
@@ -79,15 +98,19 @@ def examples(
     return found
 
 
-class _Renderer:
-    def __init__(self, speech: Speech, number_weight: float) -> None:
+class Renderer:
+    """Spells dialogues as a policy's own view has them."""
+
+    def __init__(self, domain: Domain, speech: Speech, number_weight: float) -> None:
+        self._domain = domain
         self._speech = speech
         self._number_weight = number_weight
         self._known: dict[str, list[int]] = {}
         pieces = speech.tokenizer.pieces(range(speech.tokenizer.vocab_size))
-        self._numbers = {i for i, piece in enumerate(pieces) if piece.strip().isdigit()}
+        self._numbers = {i for i, piece in enumerate(pieces) if _is_number(piece.strip())}
 
     def example(self, prompt: str, role: Role, turns: Sequence[Turn]) -> Example:
+        """One role's side."""
         chat = self._speech.chat
         ids: list[int] = []
         weight: list[float] = []
@@ -99,16 +122,19 @@ class _Renderer:
         for around, text in [(chat.system(), prompt)]:
             add([*around[0], *self._encode(text), *around[1]])
         for turn in turns:
-            words = self._encode(turn.text)
-            if turn.role == role:
-                own = [*words, chat.stop_ids[0]]
-                number = self._number_weight if turn.action == "select" else 1.0
-                add(chat.header())
-                add(own, [number if token in self._numbers else 1.0 for token in own])
-                add(chat.close(True))
-            else:
+            if turn.role != role:
                 before, after = chat.heard()
-                add([*before, *words, *after])
+                add([*before, *self._encode(turn.text), *after])
+                continue
+            words = self._encode(turn.said)
+            if "scripted" in turn.flags:
+                add([*chat.header(), *words, *chat.close(False)])
+                continue
+            own = [*words, chat.stop_ids[0]]
+            number = self._number_weight if self._domain.exact(turn) else 1.0
+            add(chat.header())
+            add(own, [number if token in self._numbers else 1.0 for token in own])
+            add(chat.close(True))
         return Example(
             ids=np.asarray(ids, np.int32),
             weight=np.asarray(weight, np.float32),
@@ -119,3 +145,8 @@ class _Renderer:
         if text not in self._known:
             self._known[text] = self._speech.tokenizer.encode(text)
         return self._known[text]
+
+
+def _is_number(piece: str) -> bool:
+    """`7`, `42`, `-0.05`."""
+    return piece.removeprefix("-").replace(".", "", 1).isdigit()

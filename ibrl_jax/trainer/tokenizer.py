@@ -1,26 +1,31 @@
-"""`make tokenizer`: trains the small tokenizer of this project, from the synthetic corpus.
+"""`make tokenizer`: trains the small tokenizers of this project, one a domain, on synthetic text.
 
-Turn borders are control symbols, which no text encodes to. The protocol's tags, the item names and
-the line feed are single pieces; every digit is a piece of its own; whatever else occurs falls back
-to bytes, so any text survives a round trip.
+Turn borders are control symbols, which no text encodes to. What a protocol writes again and again
+is single pieces (Deal-or-No-Deal: tags and item names; TeleSales: the keys, labels and scores of a
+record, tool calls); whatever else occurs falls back to bytes, so any text survives a round trip.
+In Deal-or-No-Deal every digit is a piece of its own; in TeleSales they go in pairs, so that a price
+or a phone number is a few pieces that are seldom alike, and easy to copy.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from ibrl_jax.config import default_config
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
+from ibrl_jax.domains.telesales.labels import Behaviour, Stage
+from ibrl_jax.domains.telesales.record import CustomerRecord
+from ibrl_jax.domains.telesales.tools import END_MARKER, Tool
 from ibrl_jax.identity import generator
-from ibrl_jax.trainer.teachers import converse
+from ibrl_jax.trainer.teachers import converse, pair_of
 
-VOCABULARY = 640
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<try>", "</try>", "<selection>", "</selection>", "<disagree>", "<think>", "</think>")
 WORDS = ("\n", "system", "user", "assistant", "\u2581count\u2581", "\u2581value\u2581")
@@ -31,61 +36,95 @@ PIECES = (
     *(f"\u2581item{i}=" for i in range(3)),
 )
 DIALOGUES = 2000
-OUTPUT = Path(__file__).parents[1] / "dialogue" / "tokenizer.model"
+FAMILIES = ("competent", "hedger", "liar", "polite", "spammer", "rule_v1")
+"""TeleSales' speakers in the corpus: none of the held-out ones."""
+
+OUTPUT = Path(__file__).parents[1] / "dialogue"
 
 
-def corpus(domains: list[Domain], families: tuple[str, ...]) -> Iterator[str]:
-    """Words of every prompt and of dialogues between the development negotiators, text by text."""
+def telesales_pieces() -> tuple[str, ...]:
+    """What TeleSales writes again and again, with a mark in place of each space."""
+    first, second, *numbers, last = CustomerRecord.model_fields
+    keys = [f'{{"{first}": "', f'", "{second}": "', f'", "{numbers[0]}": ']
+    keys += [f', "{name}": ' for name in numbers[1:]] + [f', "{last}": "', '"}']
+    scores = sorted({str(round(n / 100, 2)) for n in range(-20, 101)})
+    tools = [f"<call_function={tool}" for tool in Tool]
+    pieces = [*keys, *Behaviour, *Stage, *scores, *(f"{n:02d}" for n in range(100))]
+    pieces += [*tools, "(phone_number=", ")>", END_MARKER, "<think>", "</think>", *WORDS[:4]]
+    return tuple(str(piece).replace(" ", "\u2581") for piece in pieces)
+
+
+def corpus(domains: Sequence[Domain], families: Sequence[str]) -> Iterator[str]:
+    """Words of every prompt and of dialogues between the development families, text by text."""
     rng = generator(0, "tokenizer")
     for index in range(DIALOGUES):
         domain = domains[index % len(domains)]
         scenarios = domain.scenarios("train")
         scenario = scenarios[int(rng.integers(len(scenarios)))]
-        pair = [str(family) for family in rng.choice(families, len(domain.roles))]
+        pair = pair_of(domain, families, rng)
         first = domain.roles[index % len(domain.roles)]
-        referee = converse(
-            domain, scenario, dict(zip(domain.roles, pair, strict=True)), first, "tokenizer", index
-        )
+        referee = converse(domain, scenario, pair, first, "tokenizer", index)
         if index < len(domains) or domain is domains[0]:  # a long prompt's words need be seen once
-            yield from domain.prompt(scenario, first).splitlines()
-        yield from (turn.text for turn in referee.turns)
+            for role in (first,) if domain.interchangeable else domain.roles:
+                yield from domain.prompt(scenario, role).splitlines()
+        yield from (turn.said for turn in referee.turns)
 
 
-def train(texts: Iterator[str]) -> bytes:
+def train(texts: Iterator[str], pieces: Sequence[str], vocabulary: int, **more: Any) -> bytes:
     """A serialised sentencepiece model (byte-pair encoding, deterministic)."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=texts,
         model_writer=model,
         model_type="bpe",
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
         split_digits=True,
         byte_fallback=True,
         control_symbols=list(CONTROL),
-        user_defined_symbols=list(PIECES),
+        user_defined_symbols=list(pieces),
         pad_id=-1,
         bos_id=-1,
         eos_id=-1,
         unk_id=0,
         minloglevel=2,
         hard_vocab_limit=False,
+        **more,
     )
     return model.getvalue()
 
 
-def main() -> int:
+def dond() -> bytes:
+    """Deal-or-No-Deal's: 640 pieces."""
     domains = []
     for prompt in ("short", "full"):
         config = default_config()
         config.dond.prompt = prompt
         config.dond.horizon_turns = 8
         domains.append(build_domain(config))
-    model = train(corpus(domains, config.sft.families))
-    OUTPUT.write_bytes(model)
-    print(f"wrote a tokenizer of {VOCABULARY} pieces at most, {len(model)} bytes, into the package")
+    return train(corpus(domains, config.sft.families), PIECES, 640)
+
+
+def telesales() -> bytes:
+    """TeleSales': 1,280 pieces, mostly English; rare Chinese characters are bytes."""
+    domains = []
+    for language in ("en", "en", "en", "zh"):
+        for length in ("short",) if domains else ("short", "full"):
+            config = default_config("telesales")
+            config.telesales.language = language
+            config.telesales.prompt_length = length
+            config.telesales.train_profiles = 500
+            domains.append(build_domain(config))
+    return train(corpus(domains, FAMILIES), telesales_pieces(), 1280, character_coverage=0.98)
+
+
+def main() -> int:
+    for name, make in (("tokenizer.model", dond), ("tokenizer-telesales.model", telesales)):
+        model = make()
+        (OUTPUT / name).write_bytes(model)
+        print(f"wrote {name}, {len(model)} bytes, into the package")
     return 0
 
 

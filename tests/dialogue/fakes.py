@@ -11,7 +11,7 @@ from ibrl_jax.dialogue.agents import SeatContext, Utterance
 from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.tokenizers import load_tokenizer
-from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn, TurnEnd
+from ibrl_jax.domains.base import Measure, Outcome, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.rewards.types import Case, Failed, Scored
 from ibrl_jax.sampler.types import Completion, Request
 
@@ -87,6 +87,11 @@ class Chatter:
     cuts_are_legal: bool = False
     name: str = "chatter"
     roles: tuple[Role, ...] = (LEFT, RIGHT)
+    families: Mapping[Role, Sequence[str]] = field(default_factory=dict)
+    interchangeable: bool = True
+    measured: Sequence[Measure] = ()
+    deed: tuple[str, str] = ("ends", "end")
+    remark: str = ""
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         raise NotImplementedError(split)
@@ -100,6 +105,15 @@ class Chatter:
     def scripted(self, family: str, scenario: Scenario, role: Role, rng: Any) -> Any:
         said = f"{family} {rng.integers(10**6)} for {scenario.id}"
         return SimpleNamespace(reply=lambda turns: f"{said}, turn {len(turns)}")
+
+    def adapter(self, name: str, role: Role) -> Any:
+        raise NotImplementedError(name)
+
+    def exact(self, turn: Turn) -> bool:
+        return False
+
+    def told(self, outcome: Outcome) -> str:
+        return outcome.end_reason
 
     def reward(self, outcome: Outcome, role: Role) -> float:
         return float(outcome.success)

@@ -158,19 +158,29 @@ def test_a_schema_mode_is_what_is_sent(
     assert server.asked[0].body.get("response_format", {}).get("type") == sent
 
 
+@pytest.mark.parametrize("code", [400, 422, 500])
 @pytest.mark.parametrize("works", ["json_object", None])
 def test_auto_settles_on_the_strictest_mode_that_is_accepted(
-    works: str | None, serve: Serve, make_settings: Make
+    works: str | None, code: int, serve: Serve, make_settings: Make
 ) -> None:
     def script(asked: Asked) -> Reply:
         kind = asked.body.get("response_format", {}).get("type")
-        return say(GOOD) if kind == works else status(400, "response_format is not supported")
+        return say(GOOD) if kind == works else status(code, "no:\n  response_format")
 
     server = serve(script)
     settings = make_settings(server.url, retries=0)
     first, second = chats(settings, [{"schema": Verdict}, {"schema": Verdict}])
     assert first.attempts == (2 if works else 3)
     assert second.attempts == 1
+
+
+def test_what_a_server_says_of_an_error_is_quoted_on_one_line(
+    serve: Serve, make_settings: Make
+) -> None:
+    server = serve(in_order(status(400, "1 error:\n  {'loc':\t('body',)}")))
+    with pytest.raises(EndpointError) as error:
+        chat(make_settings(server.url))
+    assert "(1 error: {'loc': ('body',)})" in str(error.value)
 
 
 def test_a_bad_request_is_not_retried_and_settles_no_mode(

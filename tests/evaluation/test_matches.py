@@ -25,7 +25,7 @@ from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
-from ibrl_jax.evaluation.matches import MEASURES, Contestant, columns_of, evaluate
+from ibrl_jax.evaluation.matches import Contestant, columns_of, compared, evaluate
 
 MINI = str(Path(__file__).parents[2] / "configs" / "dond" / "mini.py")
 POLICIES = {"SFT start": "wanderer", "agent0": "conceder", "agent1": "splitter"}
@@ -288,11 +288,11 @@ def test_a_cell_says_what_its_dialogues_say(whole) -> None:
             assert sum(cell["end_reasons"].values()) == 24
 
 
-def test_every_policy_is_compared_with_the_first_in_every_column(whole) -> None:
+def test_every_policy_is_compared_with_the_first_in_every_column(whole, domain: Domain) -> None:
     table, _ = whole
     cells = {row["policy"]: row["cells"] for row in table["rows"]}
     names = [column["name"] for column in table["columns"]]
-    assert len(table["comparisons"]) == 2 * len(names) * len(MEASURES)
+    assert len(table["comparisons"]) == 2 * len(names) * len(compared(domain))
     for found in table["comparisons"]:
         assert found["reference"] == "SFT start"
         column, measure = found["column"], found["measure"]

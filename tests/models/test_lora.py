@@ -47,7 +47,7 @@ def hidden(lora, trained, frozen):
 
 
 def test_adapters_sit_on_what_the_targets_name_and_nowhere_else():
-    flat = traverse_util.flatten_dict(abstract_adapters(HYBRID, LORA), sep="/")
+    flat: Any = traverse_util.flatten_dict(abstract_adapters(HYBRID, LORA), sep="/")
     kernels = {name.rsplit("_", 1)[0] for name in flat}
     assert {name.removeprefix("layers/") for name in kernels} == {
         *(f"block{j}/delta/{kernel}" for j in range(3) for kernel in ("q", "z")),
@@ -62,7 +62,8 @@ def test_adapters_sit_on_what_the_targets_name_and_nowhere_else():
 
 def test_fresh_adapters_equal_the_base_bitwise(base):
     fresh = init_adapters(HYBRID, LORA, 0)
-    assert all(np.any(x) for p, x in traverse_util.flatten_dict(fresh).items() if p[-1][-1] == "a")
+    flat: Any = traverse_util.flatten_dict(fresh)
+    assert all(np.any(x) for path, x in flat.items() if path[-1][-1] == "a")
     np.testing.assert_array_equal(hidden(LORA, fresh, base), hidden(None, base, None))
 
 
@@ -80,7 +81,8 @@ def test_reading_with_a_cache_equals_training_over_one_shared_base(base, adapter
         params = laid_out(HYBRID, Adapted(base=base, adapters=serving_adapters(HYBRID, adapters)))
         cache = empty_cache(HYBRID, 2, 12)
         real = np.ones((2, 9), bool)
-        x, _ = read(model, params, IDS, POSITIONS, real, cache)
+        given: Any = (IDS, POSITIONS, real)
+        x, _ = read(model, params, given[0], given[1], given[2], cache)
         return x, next_logits(model, params, x)
 
     x, _ = jax.jit(advance, compiler_options=QUICK)(base, adapters)
@@ -99,7 +101,7 @@ def test_gradients_reach_the_adapters_and_only_them(base, adapters):
 
 
 def test_every_axis_of_an_adapter_has_a_name():
-    axes = traverse_util.flatten_dict(adapter_axes(HYBRID, LORA), sep="/")
+    axes: Any = traverse_util.flatten_dict(adapter_axes(HYBRID, LORA), sep="/")
     assert tuple(axes["layers/block3/attention/q_a"]) == ("layers", "embed", "lora_rank")
     assert tuple(axes["layers/block3/attention/q_b"]) == (
         "layers", "lora_rank", "heads", "head_dim",
@@ -107,7 +109,7 @@ def test_every_axis_of_an_adapter_has_a_name():
 
 
 def test_a_base_is_held_in_the_compute_type_but_for_norms_and_decays(base):
-    flat = traverse_util.flatten_dict(cast_base(base, "bfloat16"))
+    flat: Any = traverse_util.flatten_dict(cast_base(base, "bfloat16"))
     for path, x in flat.items():
         assert x.dtype == ("float32" if path[-1] in FULL_PRECISION else "bfloat16")
 

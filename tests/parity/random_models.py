@@ -16,7 +16,7 @@ and read from it as any other. What must agree, for every token and every tensor
 - export: what our adapters and a base give is what the reference gives after reading the folder
   that we write of both merged
 
-A difference is absolute, where logits have a standard deviation of 1.25; that of a gradient is
+A difference is absolute, where logits have a standard deviation of 1; that of a gradient is
 divided by its tensor's largest entry where this is above 1. The largest allowed is 1e-4.
 """
 

@@ -1,7 +1,7 @@
 """Small random networks of the reference implementation (transformers, float32), and what it says.
 
 Nothing in them is fresh: norms, biases and decays are drawn too, since fresh ones hide faults. The
-last norm is scaled so that logits have a standard deviation of 1.25. What a network says of a row
+last norm is scaled so that logits have a standard deviation of 1. What a network says of a row
 is always what it says of that row alone, without padding and without a cache.
 """
 
@@ -17,7 +17,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import transformers
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_5")
-DEVIATION = 1.25
+DEVIATION = 1.0
 LENGTHS = (21, 21, 13, 7, 2, 1)
 """Tokens of the rows of every case."""
 

@@ -224,6 +224,21 @@ def test_a_fabrication_costs_half_and_never_less_than_nothing():
     assert all(score(r, "sales").detail["episode"] >= 0.0 for r in CALLS["liar"])
 
 
+def test_what_is_not_grounded_costs_the_turn_in_which_it_was_said():
+    scenario = someone(0.4, 0.6)
+    city = "天津" if scenario.private["sales"]["car_city"] != "天津" else "重庆"
+    honest = [("您好。", "车在哪？", Behaviour.ASK_QUESTION, 0.0)] * 2
+    told_where = ("我核实一下。", "嗯。", Behaviour.HESITATE, 0.0)
+    lied = (f"车停在{city}。", "嗯。", Behaviour.HESITATE, 0.0)
+    for at in (1, 2):
+        scores = []
+        for line in (told_where, lied):
+            lines = [*honest[:at], line]
+            scores.append(score(told(scenario, lines), "sales").detail["turn_scores"])
+        assert scores[0][:at] == scores[1][:at]
+        assert scores[1][at] < scores[0][at]
+
+
 def test_a_verbal_yes_is_worth_less_than_an_add():
     scenario = someone(0.4, 0.6)
     lines = [("加个微信吧。", "行，那你加我吧。", Behaviour.AGREE_WECHAT, 0.0)]

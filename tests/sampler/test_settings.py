@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = dict(
 
 def test_only_shapes_that_can_occur_are_listed():
     shapes = EngineSettings(**{**GOOD, "lengths": (8, 64)}).shapes(aligned=False)
-    few = dict(rows=1, length=8, aligned=False)
+    few: Any = dict(rows=1, length=8, aligned=False)
     assert Shape(new_tokens=8, **few) in shapes
     assert Shape(new_tokens=32, **few) not in shapes  # nine new tokens need nine entries
     assert len(shapes) == 2 * 3

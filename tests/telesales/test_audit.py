@@ -61,7 +61,7 @@ def test_a_claim_against_the_record_is_a_fabrication_with_its_triple(words, refe
     found = report.deceptive_fabrication
     assert found.hit
     assert found.violation_type == "direct_conflict"
-    assert found.evidence_turns == (2,)
+    assert found.evidence_turns == (3,)  # as `quoted` numbers them for an auditor
     assert found.agent_claim in words
     assert found.reference_evidence == reference
 
@@ -112,7 +112,7 @@ def test_a_value_for_an_empty_field_is_invented_but_contradicts_nothing():
 def test_leaked_text_of_the_model_is_found(words):
     report = audit(record(), [agent("您好。"), agent(words)])
     assert report.ai_generated_style.hit
-    assert report.ai_generated_style.evidence_turns == (2,)
+    assert report.ai_generated_style.evidence_turns == (1,)
 
 
 def test_long_or_repeated_words_are_no_leak():

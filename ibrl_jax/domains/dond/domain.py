@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from ibrl_jax.domains.base import Outcome, Role, Scenario
+from ibrl_jax.domains.base import Adapter, Measure, Outcome, Role, Scenario, Turn
 from ibrl_jax.domains.dond import scripted_development, scripted_heldout
 from ibrl_jax.domains.dond.data import load_rows
-from ibrl_jax.domains.dond.grammar import CloseForm
-from ibrl_jax.domains.dond.metrics import Result, summarise
+from ibrl_jax.domains.dond.grammar import Action, CloseForm
+from ibrl_jax.domains.dond.metrics import MEASURES, Result, summarise
 from ibrl_jax.domains.dond.prompts import load_prompt
 from ibrl_jax.domains.dond.referee import DondReferee, EndReason, RefereeSettings, SelectRule
 from ibrl_jax.domains.dond.scenarios import (
@@ -84,6 +84,31 @@ class DealOrNoDeal:
         check_disjoint(self._splits)
 
     @property
+    def families(self) -> Mapping[Role, Sequence[str]]:
+        """Every family can hold either seat."""
+        return dict.fromkeys(ROLES, (*DEVELOPMENT_FAMILIES, *HELD_OUT_FAMILIES))
+
+    @property
+    def interchangeable(self) -> bool:
+        """Both seats play one game."""
+        return True
+
+    @property
+    def measured(self) -> Sequence[Measure]:
+        """What tables hold."""
+        return MEASURES
+
+    @property
+    def deed(self) -> tuple[str, str]:
+        """What a success is called."""
+        return "agrees", "agree"
+
+    @property
+    def remark(self) -> str:
+        """Nothing: points are verified by rules."""
+        return ""
+
+    @property
     def test_repeats(self) -> int:
         """How many seeds an evaluation gives each scenario and seat of the test split."""
         return 5 if self.settings.data_dir and self.settings.test_mode == "test200x5" else 1
@@ -126,6 +151,19 @@ class DealOrNoDeal:
             horizon=self.settings.horizon_turns,
         )
         return families[family](seat, rng)
+
+    def adapter(self, name: str, role: Role) -> Adapter:
+        """None: whoever speaks, speaks plain text."""
+        raise UserError(f"{role} has no form {name!r} in Deal-or-No-Deal; it speaks plain text.")
+
+    def exact(self, turn: Turn) -> bool:
+        """A selection's numbers."""
+        return turn.action == Action.SELECT
+
+    def told(self, outcome: Outcome) -> str:
+        """How it ended, and the points of each seat."""
+        paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
+        return f"{outcome.end_reason}: {paid} points"
 
     def reward(self, outcome: Outcome, role: Role) -> float:
         """Own points / 10 on a deal, minus the penalty for a malformed end of one's own, else 0.

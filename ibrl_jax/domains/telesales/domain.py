@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +11,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ibrl_jax.domains.base import Adapter, Outcome, Role, Scenario, ScriptedPlayer
+from ibrl_jax.domains.base import (
+    Adapter,
+    Measure,
+    Outcome,
+    Role,
+    Scenario,
+    ScriptedPlayer,
+    Turn,
+)
 from ibrl_jax.domains.telesales.adapters import ADAPTERS, call_state
 from ibrl_jax.domains.telesales.customers import FAMILIES, customer
 from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
-from ibrl_jax.domains.telesales.metrics import Result, summarise
+from ibrl_jax.domains.telesales.metrics import STAND_IN, Result, measured, summarise
 from ibrl_jax.domains.telesales.profiles.composition import Composition
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles, training_profiles
 from ibrl_jax.domains.telesales.prompts import Length, Prompts
@@ -76,6 +85,31 @@ class TeleSales:
         self.prompts = Prompts(settings.language, folder, length=settings.prompt_length)
 
     @property
+    def families(self) -> Mapping[Role, Sequence[str]]:
+        """Sellers for one seat, customers for the other."""
+        return {SALES: tuple(SELLERS), CUSTOMER: tuple(FAMILIES)}
+
+    @property
+    def interchangeable(self) -> bool:
+        """A seller is no customer."""
+        return False
+
+    @property
+    def measured(self) -> Sequence[Measure]:
+        """What tables hold."""
+        return measured(self.settings.conversations)
+
+    @property
+    def deed(self) -> tuple[str, str]:
+        """What a success is called."""
+        return "succeeds", "succeed"
+
+    @property
+    def remark(self) -> str:
+        """What numbers of rule-based customers and judges are."""
+        return STAND_IN
+
+    @property
     def test_repeats(self) -> int:
         """How many conversations an evaluation has with each profile."""
         return self.settings.conversations
@@ -117,7 +151,7 @@ class TeleSales:
         self, family: str, scenario: Scenario, role: Role, rng: np.random.Generator
     ) -> ScriptedPlayer:
         """A rule-based customer or seller; raises UserError for a family that the role lacks."""
-        families = SELLERS if role == SALES else FAMILIES
+        families = self.families[role]
         if family not in families:
             raise UserError(
                 f"There is no scripted family {family!r} for {role} in TeleSales; the families are "
@@ -126,6 +160,18 @@ class TeleSales:
         if role == SALES:
             return seller(family, scenario, rng)
         return customer(family, scenario, rng)
+
+    def exact(self, turn: Turn) -> bool:
+        """All: an agent's are facts and phone numbers, a customer's are scores that must add up."""
+        return True
+
+    def told(self, outcome: Outcome) -> str:
+        """How it ended, and what it did to the customer's scores."""
+        start, end = outcome.facts["state_start"], outcome.facts["state_end"]
+        moved = ", ".join(
+            f"{name} {start[name]:.2f} to {end[name]:.2f}" for name in ("willingness", "patience")
+        )
+        return f"{outcome.end_reason}: {moved}"
 
     def reward(self, outcome: Outcome, role: Role) -> float:
         """What the outcome alone is worth, without a look at the turns.
@@ -183,7 +229,7 @@ class TeleSales:
             "agent_turns": found.agent_turns,
             "tool_calls": found.calls,
             "end_reasons": dict(found.end_reasons),
-            "format_failures": {role: dict(codes) for role, codes in found.failures.items()},
+            "format_failures": _failures(results),
             "flags": dict(found.flags),
         }
 
@@ -204,6 +250,16 @@ class TeleSales:
                 with_story(profile, compile_offline(profile, settings.seed)) for profile in profiles
             ]
         return [make_scenario(profile) for profile in profiles]
+
+
+def _failures(results: Sequence[tuple[Scenario, Outcome, Role]]) -> dict[str, dict[str, int]]:
+    """Malformed endings by code, one's own and the counterpart's."""
+    found: dict[str, Counter[str]] = {"own": Counter(), "counterpart": Counter()}
+    for _, outcome, role in results:
+        if outcome.offender is not None:
+            side = "own" if outcome.offender == role else "counterpart"
+            found[side][outcome.facts.get("error_code") or "unknown"] += 1
+    return {side: dict(sorted(codes.items())) for side, codes in found.items()}
 
 
 def _check(settings: TelesalesSettings) -> None:

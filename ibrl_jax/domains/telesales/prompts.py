@@ -9,6 +9,7 @@
 | story.txt | Table 8 | the compiler of stories |
 | audit.txt | Table 12 | the audit after a call |
 | judge_sales.txt, judge_customer.txt | section 5.1 | the judges of training |
+| hallucination.txt, label_audit.txt | section 5.2 | the two checks of evaluated calls |
 
 A user's own folder may replace any of them by a file of that name. For tiny policies there are
 `short` versions of the two prompts of training, which leave most of it out.
@@ -73,6 +74,8 @@ PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
     "audit": ("CUSTOMER_SERVICE_SYSTEM_PROMPT", "AGENT_KNOWN_INFO", "SALE_PROFILE", "DIALOGUE"),
     "judge_sales": ("OBSERVATION", "DIALOGUE"),
     "judge_customer": ("OBSERVATION", "DIALOGUE"),
+    "hallucination": ("AGENT_KNOWN_INFO", "DIALOGUE"),
+    "label_audit": ("DIALOGUE",),
 }
 """What each prompt must have, by the name of its file."""
 
@@ -163,6 +166,18 @@ class Prompts:
             DIALOGUE=quoted(turns, None),
         )
 
+    def hallucination(self, lead: LeadRecord, turns: Sequence[Turn]) -> str:
+        """The prompt that has the agent's claims checked against the lead record."""
+        return self.render(
+            "hallucination",
+            AGENT_KNOWN_INFO=json.dumps(lead_text(lead), ensure_ascii=False),
+            DIALOGUE=quoted(turns, None),
+        )
+
+    def label_audit(self, turns: Sequence[Turn]) -> str:
+        """The prompt that has the customer's recorded actions compared with its words."""
+        return self.render("label_audit", DIALOGUE=quoted(turns, CUSTOMER))
+
     def judge(self, role: Role, observation: Observation, turns: Sequence[Turn]) -> str:
         """The prompt of a role's judge: that role's observation, and its own side of each turn."""
         if role == SALES:
@@ -180,19 +195,25 @@ class Prompts:
 
 
 def quoted(turns: Sequence[Turn], role: Role | None) -> str:
-    """A dialogue as data: one JSON line a turn, numbered from 0.
+    """A dialogue as data: one JSON line a turn, with its index in the record (0: the pick-up).
 
     Each turn has what could be heard (of the agent's, the words and the calls). With a `role`, that
-    role's turns have its own record too.
+    role's turns have its own record too. A malformed turn was not heard, and is left out.
     """
     lines = []
     for number, turn in enumerate(turns):
+        if not turn.valid:
+            continue
         line: dict[str, object] = {"turn": number, "role": turn.role, "text": turn.text}
         if turn.role == role == CUSTOMER:
             own = turn.private.get(CUSTOMER, {})
             line |= {k: own[k] for k in _JUDGED if k in own}
-        lines.append(json.dumps(line, ensure_ascii=False))
+        lines.append(json.dumps(line, ensure_ascii=False).translate(_BREAKS))
     return "\n".join(lines)
+
+
+_BREAKS = {ord(c): f"\\u{ord(c):04x}" for c in "\x7f\x85\u2028\u2029"}
+"""What ends a line for some readers and that JSON leaves as it is."""
 
 
 _JUDGED = (

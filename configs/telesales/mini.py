@@ -1,0 +1,44 @@
+"""IB-RL on Vehicle TeleSales, small: an agent and a customer of 205 thousand parameters, two cores.
+
+Everything is a rule-based stand-in but the two policies: they start from calls between a scripted
+seller and rule-based customers, and rules judge them. English, short prompts, calls of at most six
+agent turns.
+
+Command: make train CONFIG=configs/telesales/mini.py     (with evaluation, report: make telesales)
+"""
+
+from ml_collections import ConfigDict
+
+from ibrl_jax.config import default_config
+
+
+def get_config() -> ConfigDict:
+    config = default_config("telesales")
+    config.name = "telesales-mini"
+    config.iterations = 40
+    config.telesales.language = "en"
+    config.telesales.prompt_length = "short"
+    config.telesales.train_profiles = 1000
+    config.telesales.val_profiles = 100
+    config.telesales.test_profiles = 100
+    config.telesales.stories = "none"
+    config.telesales.max_agent_turns = 6
+    config.sft.dialogues = 2500
+    config.sft.steps = 1200
+    config.sft.batch = 4
+    config.sft.learning_rate = 4e-3
+    config.sft.number_weight = 4.0  # scores must add up, facts and phone numbers must be right
+    config.sft.curriculum = 0.3
+    config.rollout.draws = 8
+    config.rollout.max_new_tokens = 64
+    config.rollout.max_view_tokens = 640
+    config.engine.rows = (32,)
+    config.engine.new_tokens = (64, 192)
+    config.engine.lengths = (384, 640)
+    config.optimiser.lengths = (512,)
+    config.optimiser.micro_batch = 8
+    config.roles.customer.update_every = 2  # the paper's half frequency
+    for role in config.roles.values():
+        role.kl = 0.1
+    config.evaluation.scenarios = 40
+    return config
