@@ -166,12 +166,12 @@ def _tensors(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """The file of each tensor; empty where all are in one."""
+    """The file of each tensor; empty where all are in one, which counts where both are there."""
     path = folder / _INDEX
-    if not path.is_file():
-        if not (folder / _ONE).is_file():
-            raise UserError(f"{folder} has no weights: neither {_ONE} nor {_INDEX} is there.")
+    if (folder / _ONE).is_file():
         return {}
+    if not path.is_file():
+        raise UserError(f"{folder} has no weights: neither {_ONE} nor {_INDEX} is there.")
     try:
         index = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): Path(file).name for name, file in index.items()}

@@ -164,11 +164,16 @@ class Engine:
         flights: list[tuple[list[_Row], Sampled]] = []
         aligned = self.programs.aligned
         most = self.settings.slots if aligned else self.settings.rows[-1]
-        with self.programs.alone if aligned else nullcontext():
-            for name, rows in groups.items():
-                for i in range(0, len(rows), most):
-                    flights.append((rows[i : i + most], self._fly(name, rows[i : i + most])))
-            landed = jax.device_get([sampled for _, sampled in flights])
+        try:
+            with self.programs.alone if aligned else nullcontext():
+                for name, rows in groups.items():
+                    for i in range(0, len(rows), most):
+                        flights.append((rows[i : i + most], self._fly(name, rows[i : i + most])))
+                landed = jax.device_get([sampled for _, sampled in flights])
+        except BaseException:  # what the store holds is not known: all of it is forgotten
+            self._slots = [_Slot() for _ in self._slots]
+            self._store = self.programs.empty_store()
+            raise
         done = [Completion([], [], "length")] * len(requests)
         for (rows, _), sampled in zip(flights, landed, strict=True):
             self._land(rows, sampled, done)

@@ -14,6 +14,7 @@ and is refused over any other.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,8 +32,8 @@ from ibrl_jax.trainer.policies import about_policy, is_policy, load_policy
 STARTS = ("sft", "random", "pretrained")
 """Values of `config.policy.start` that are no policy folder."""
 
-_BLOCKS, _BLOCK = 32, 4096
-"""How much of a file of weights its fingerprint reads, beside its name and size."""
+_BLOCK = 4096
+"""Bytes that a fingerprint reads at the start, the middle and the end of each tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +95,12 @@ def read_base(config: ConfigDict, speech: Speech, place: Place) -> Params | None
     if "seed" in base:
         return place.fresh(int(base["seed"]), base=True)
     if "policy" in base:
-        folder = _policy_folder(base["policy"])
-        _check_fingerprint(folder, base)
+        folder = Path(base["policy"])
+        if not is_policy(folder) or fingerprint(folder) != base.get("fingerprint"):
+            raise UserError(
+                f"the adapters of {config.policy.start} lie on the policy {folder}, which is gone "
+                f"or changed; put the one of fingerprint {base.get('fingerprint')} back there"
+            )
         whole = replace(speech, model=Decoder(speech.model.config, None))
         return place.base(load_policy(folder, abstract_params(speech.model.config), whole))
     folder = Path(config.policy.folder or base["folder"])
@@ -114,20 +119,33 @@ def load_weights(config: ConfigDict, speech: Speech, place: Place, folder: Path)
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of a folder's files of weights: names, sizes, and some blocks of each.
+    """A hash of a folder's files of weights: names, sizes, headers, and some bytes of each tensor.
 
-    The blocks begin with a file's first, where names and shapes stand. Different weights of one
-    network differ in nearly every block.
+    A file whose header is damaged counts by its name and size; who reads it says what is wrong.
     """
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}:".encode())
         with file.open("rb") as data:
-            for index in range(_BLOCKS):
-                data.seek(size * index // _BLOCKS)
-                digest.update(data.read(_BLOCK))
+            header = data.read(min(int.from_bytes(data.read(8), "little"), size))
+            digest.update(header)
+            first = data.tell()
+            for begin, end in _extents(header):
+                for at in (begin, (begin + end) // 2, max(begin, end - _BLOCK)):
+                    data.seek(first + at)
+                    digest.update(data.read(max(0, min(_BLOCK, end - at))))
     return digest.hexdigest()[:16]
+
+
+def _extents(header: bytes) -> list[tuple[int, int]]:
+    """Where each tensor of a safetensors file lies, after the header; none if that is damaged."""
+    try:
+        tensors = json.loads(header)
+        found = [x["data_offsets"] for name, x in tensors.items() if name != "__metadata__"]
+        return sorted((int(begin), int(end)) for begin, end in found)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _check_fingerprint(folder: Path, base: Mapping[str, Any]) -> None:

@@ -349,3 +349,19 @@ def test_parameters_of_another_shape_are_refused_by_name(engine, sets):
         engine.load("a", wrong)
     with pytest.raises(ValueError, match="norm.*missing"):
         engine.load("a", {k: v for k, v in sets["a"].items() if k != "norm"})
+
+
+def test_a_call_that_failed_leaves_no_trace(engine, monkeypatch):
+    slot, view = engine.acquire(), text(20, 0)
+    want = engine.run([ask(slot, view)])[0]
+    engine.release(slot)
+    slot = engine.acquire()
+
+    def fail(*args):
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.programs, "run", fail)
+        with pytest.raises(MemoryError):
+            engine.run([ask(slot, view)])
+    assert engine.run([ask(slot, view)])[0] == want

@@ -15,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.errors import UserError
@@ -326,3 +326,22 @@ def test_policy_json_says_what_the_adapters_are(lora_run: RunFolder) -> None:
     said = json.loads((lora_run.policy("agent0") / "policy.json").read_text())
     assert said["lora"]["rank"] == 2
     assert said["lora"]["base"] == {"seed": 0}
+
+
+def test_a_fingerprint_sees_a_change_in_any_tensor(tmp_path: Path) -> None:
+    """Whatever the file's size: every tensor is looked at."""
+    rng = np.random.default_rng(0)
+    tensors = {f"layer.{i}": rng.normal(size=(96, 256)).astype(np.float32) for i in range(12)}
+    found = set()
+    for index, changed in enumerate((None, *tensors)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        values = {n: x + 1 if n == changed else x for n, x in tensors.items()}
+        save_file(values, folder / "model.safetensors")
+        found.add(fingerprint(folder))
+    assert len(found) == 1 + len(tensors)
+
+
+def test_a_fingerprint_of_a_damaged_file_is_one_too(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
+    assert fingerprint(tmp_path)
