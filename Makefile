@@ -23,7 +23,7 @@ endif
 	endpoint-check human-validation telesales transcripts clean
 
 help: ## list the jobs (what a bare `make` does)
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 quickstart: $(RUN_READY) ## train two roles on two cores, evaluate them, write a report [ARGS=]
 	@$(PY) -m ibrl_jax.train --config=configs/dond/mini.py --quickstart $(ARGS)

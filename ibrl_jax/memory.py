@@ -19,6 +19,9 @@ from ibrl_jax.errors import UserError
 
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("config", "device-gb"))
+    device_gb = options.get("device-gb", "0")
+    if not device_gb.isdecimal():
+        raise UserError(f"DEVICE_GB is {device_gb!r}; it must be a whole number, such as 80")
     config = configs.load(options.need("config", "configs/dond/qwen3_5-9b.py"), options.overrides)
     sizes = {axis: int(config.mesh[axis]) for axis in ("data", "fsdp", "tensor")}
     for axis, size in sizes.items():
@@ -42,7 +45,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     from ibrl_jax.trainer.footprint import footprint, lines
 
     found = footprint(config, note)
-    for line in lines(found, options.number("device-gb", 0)):
+    for line in lines(found, int(device_gb)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -23,6 +23,7 @@ from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
 from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings
+from ibrl_jax.errors import UserError
 from ibrl_jax.models import hf_config
 from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.decoder import Decoder
@@ -66,6 +67,12 @@ def build_speech(config: ConfigDict) -> Speech:
     """
     policy, lora = config.policy, lora_settings(config)
     folder = Path(policy.folder) if policy.folder else None
+    if folder is not None and not (folder / "config.json").is_file():
+        lacks = "has no config.json" if folder.is_dir() else "is not there"
+        raise UserError(
+            f"config.policy.folder names {folder}, which {lacks}; it is the folder that a download "
+            "of a model leaves, and none is fetched here"
+        )
     tokenizer = load_tokenizer(_tokenizer(config, folder))
     network = _network(config, folder, tokenizer.vocab_size)
     check_fits(tokenizer, network.vocab_size)

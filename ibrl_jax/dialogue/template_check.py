@@ -35,9 +35,11 @@ def differences(chat: ChatTemplate, tokenizer: Tokenizer, thinking: bool) -> str
         thinking: what the template is told, and whether the sample's own turns hold thoughts.
 
     Returns:
-        None where the two are equal, token for token.
+        None where the two are equal, token for token, or where there can be no template.
     """
-    if not isinstance(tokenizer, HFTokenizer) or not tokenizer.has_template:
+    if not isinstance(tokenizer, HFTokenizer):
+        return None  # a sentencepiece model never has one
+    if not tokenizer.has_template:
         return f"the tokenizer {tokenizer.name} has no chat template of its own to compare with"
     try:
         theirs = _theirs(tokenizer, thinking)

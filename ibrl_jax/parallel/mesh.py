@@ -72,7 +72,8 @@ def build_mesh(settings: MeshSettings, devices: Sequence[Device]) -> Mesh:
     if math.prod(sizes) != count:
         raise UserError(
             f"mesh is {_times(sizes)} (data, fsdp, tensor), {math.prod(sizes)} devices, and there "
-            f"are {count}; choose sizes whose product is {count}, or -1 for one of them."
+            f"are {count}; choose sizes whose product is {count}, or -1 for one of them, or "
+            "1 x 1 x 1 for the first device alone."
         )
     return _mesh(_grid(_by_process(devices), sizes))
 

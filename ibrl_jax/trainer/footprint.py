@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from ibrl_jax.dialogue.build import at_once, build_domain, build_programs, build_speech
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params
+from ibrl_jax.models.table import three_digits
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.placing import places
 from ibrl_jax.trainer.start import Note
@@ -65,7 +66,7 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
     devices = 1 if place.mesh is None else place.mesh.size
     found = Footprint(
         title=(
-            f"{config.name}: {size / GB:.3f} B parameters a role"
+            f"{config.name}: {three_digits(size)} parameters a role"
             + (f", adapters of rank {config.lora.rank}" if config.lora.rank else "")
             + f", {devices} device{'s' * (devices > 1)} {'in all' if shared else 'a role'}"
             + f" (data {config.mesh.data}, fsdp {config.mesh.fsdp}, tensor {config.mesh.tensor})"
@@ -99,7 +100,10 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
     for key, program in learner.programs.items():
         found.programs[names[key.split()[0]]] = _temporary(program)
     shape = programs.shapes()[-1]
-    note(f"compiling the sampler's largest program {tuple(shape)}")
+    note(
+        f"compiling the sampler's largest program: {shape.rows} rows, {shape.new_tokens} new "
+        f"tokens, {shape.length} entries"
+    )
     found.programs["a turn of the sampler"] = _temporary(wide_programs.lowered(shape).compile())
     return found
 
@@ -116,10 +120,10 @@ def lines(found: Footprint, device_gb: int) -> Iterator[str]:
     yield "| on each device | GB |"
     yield "| --- | ---: |"
     for name, size in found.stays.items():
-        yield f"| {name} | {size / GB:.2f} |"
+        yield f"| {name} | {size / GB:.3g} |"
     yield f"| **stays** | **{sum(found.stays.values()) / GB:.2f}** |"
     for name, size in found.programs.items():
-        yield f"| {name}, besides, at most | {size / GB:.2f} |"
+        yield f"| {name}, besides, at most | {size / GB:.3g} |"
     yield f"| **peak, at most** | **{found.peak / GB:.2f}** |"
     if device_gb:
         verdict = "fits" if found.peak <= device_gb * GB else "does not fit"

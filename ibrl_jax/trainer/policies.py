@@ -135,6 +135,7 @@ def _write(folder: Path, params: Params, speech: Speech, about: Mapping[str, Any
     folder.mkdir()
     flat = _flat(jax.device_get(params))
     save_file({name: np.asarray(value) for name, value in flat.items()}, folder / _file(speech))
+    (folder / _file(speech)).chmod(0o644)  # safetensors lets its owner alone read
     for name, content in speech.tokenizer.files.items():
         (folder / name).write_bytes(content)
     values = {"model": dataclasses.asdict(speech.model.config), "chat": speech.chat.name, **about}

@@ -81,7 +81,12 @@ class RunFolder:
                     f"another process is training in {self.path}; wait for it, or choose another "
                     "--config.name or --config.seed"
                 ) from error
-            yield
+            try:
+                yield
+            except UserError:
+                if os.listdir(self.path) == [".lock"]:  # nothing came of it
+                    shutil.rmtree(self.path)
+                raise
 
     def check(self, config: ConfigDict) -> None:
         """Raises UserError if the folder holds a run of another config that got anywhere."""

@@ -345,3 +345,17 @@ def test_a_fingerprint_sees_a_change_in_any_tensor(tmp_path: Path) -> None:
 def test_a_fingerprint_of_a_damaged_file_is_one_too(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 40)
     assert fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize("there, says", [(False, "is not there"), (True, "has no config.json")])
+def test_a_folder_of_a_model_that_is_none_is_named(
+    smoke_config: Callable[..., ConfigDict], tmp_path: Path, there: bool, says: str
+) -> None:
+    folder = tmp_path / "model"
+    if there:
+        folder.mkdir()
+    config = smoke_config()
+    with config.unlocked():
+        config.policy.folder = str(folder)
+    with pytest.raises(UserError, match=f"config.policy.folder names {folder}, which {says}"):
+        build_speech(config)
