@@ -12,7 +12,6 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ibrl_jax.config import SCRATCH_PRESETS
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.chat import load_chat
 from ibrl_jax.dialogue.loop import Hall
@@ -28,7 +27,7 @@ from ibrl_jax.models import hf_config
 from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.lora import LoraSettings, check_targets
-from ibrl_jax.models.presets import LARGE, preset
+from ibrl_jax.models.presets import LARGE, LARGE_CHUNK, SCRATCH, preset
 from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.parallel.mesh import MeshSettings, build_mesh, local_mesh, split
 from ibrl_jax.rewards.llm import EndpointJudge
@@ -38,9 +37,6 @@ from ibrl_jax.rewards.types import Judge
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings
-
-_RELEASED_CHUNK = 64
-"""Positions a chunk of the delta rule in a released model, as its preset has it."""
 
 
 def build_domain(config: ConfigDict) -> Domain:
@@ -270,9 +266,9 @@ def _network(config: ConfigDict, folder: Path | None, vocab_size: int) -> ModelC
     if policy.attention != "auto":
         how["attention"] = policy.attention
     if folder is not None:
-        chunk = policy.delta_chunk or _RELEASED_CHUNK
+        chunk = policy.delta_chunk or LARGE_CHUNK
         return hf_config.network(folder, chunk=chunk, **LARGE | how)
-    if policy.preset in SCRATCH_PRESETS:
+    if policy.preset in SCRATCH:
         how["vocab_size"] = vocab_size
     network = preset(policy.preset, **how)
     if network.delta is None or not policy.delta_chunk:

@@ -144,7 +144,7 @@ class Adapter(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Measure:
     """A number in the cells of a result table.
 
@@ -156,13 +156,13 @@ class Measure:
     title: str
     short: str
     form: Literal["percent", "share", "signed", "count"]
-    shown: bool
-    ranked: bool
+    shown: bool = True
+    ranked: bool = True
     """Whether more is better, and the best of a column is marked."""
-    compared: bool
+    compared: bool = False
     """Whether each dialogue has a value: it has an interval then, and policies are compared by it.
     """
-    first_try: bool
+    first_try: bool = False
     """Whether it is also told as if no refused turn were ever sampled again: then it is 0."""
 
 

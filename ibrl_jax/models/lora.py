@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
@@ -28,8 +27,8 @@ KERNELS = {
 }
 """Kernels that can carry an adapter, with the number of their axes that are contracted."""
 
-FULL_PRECISION = ("scale", "A_log", "dt_bias")
-"""Leaves that are float32 whatever the compute type."""
+_FULL_PRECISION = ("scale", "A_log", "dt_bias")
+"""Leaves that are float32 whatever the compute type: norms and decays work in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +76,9 @@ def variables(trained: Params, frozen: Params | None) -> dict[str, Params]:
     return {"params": trained} if frozen is None else {"params": frozen, "lora": trained}
 
 
-def cast_base(base: Params, dtype: str) -> Params:
-    """A base as it is held: in the compute type but for `FULL_PRECISION`. New buffers."""
-
-    def held(path: tuple, x: jax.Array) -> jax.Array:
-        keep = path[-1].key in FULL_PRECISION
-        return jnp.array(x, jnp.float32 if keep else dtype, copy=True)
-
-    return jax.tree_util.tree_map_with_path(held, base)
+def held_type(leaf: str, dtype: str) -> Any:
+    """The type that a leaf of this name has where nobody trains it: float32 or the compute type."""
+    return jnp.dtype("float32" if leaf in _FULL_PRECISION else dtype)
 
 
 def merge(lora: LoraSettings, base: Params, adapters: Params) -> Params:

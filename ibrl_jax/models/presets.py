@@ -21,6 +21,9 @@ LARGE: dict[str, Any] = dict(
     dtype="bfloat16", remat=True, attention="auto", attention_block=0, unroll=1
 )
 
+LARGE_CHUNK = 64
+"""Positions a chunk of the delta rule in a large network: a guess at what an accelerator likes."""
+
 _DENSE: dict[str, Any] = dict(
     period=("full",), attention_gate=False, norm_offset=False, delta=None, norm_eps=1e-6
 )
@@ -69,9 +72,14 @@ def _size(
 
 
 def _delta(value_heads: int) -> DeltaConfig:
-    """The linear layers of the released Qwen3.5; 64 positions a chunk suit an accelerator."""
+    """The linear layers of the released Qwen3.5."""
     return DeltaConfig(
-        key_heads=16, value_heads=value_heads, key_dim=128, value_dim=128, conv_kernel=4, chunk=64
+        key_heads=16,
+        value_heads=value_heads,
+        key_dim=128,
+        value_dim=128,
+        conv_kernel=4,
+        chunk=LARGE_CHUNK,
     )
 
 

@@ -19,7 +19,7 @@ from ibrl_jax.models.cache import Cache
 from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.decoder import Block, Decoder
 from ibrl_jax.models.layers import rotation
-from ibrl_jax.models.lora import FULL_PRECISION
+from ibrl_jax.models.lora import held_type
 from ibrl_jax.models.params import Params
 
 
@@ -109,13 +109,10 @@ def next_logits(model: Decoder, params: ServingParams, hidden: jax.Array) -> jax
 
 
 def _cast(config: ModelConfig, params: Params) -> Params:
-    """New arrays, in the compute type but for those that are float32 always."""
-
-    def served(path: tuple, x: jax.Array) -> jax.Array:
-        keep = path[-1].key in FULL_PRECISION
-        return jnp.copy(x if keep else x.astype(config.dtype))
-
-    return jax.tree_util.tree_map_with_path(served, params)
+    """New arrays, in the types that they are held in."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.copy(x.astype(held_type(path[-1].key, config.dtype))), params
+    )
 
 
 def _outer(params: Params) -> Params:

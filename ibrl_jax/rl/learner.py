@@ -132,6 +132,24 @@ def matrices(params: Params, stacked: tuple[str, ...]) -> Any:
     return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
+def abstract_optimiser(optimiser: optax.GradientTransformation, params: Params) -> Any:
+    """The shapes and shardings of an optimiser's state: moments lie where their parameters do.
+
+    `params` are arrays, or their shapes with shardings.
+    """
+
+    def at(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return optax.tree.map_params(
+        optimiser,
+        lambda x, like: at(x, like.sharding),
+        jax.eval_shape(optimiser.init, params),
+        params,
+        transform_non_params=lambda x: at(x, _beside(params)),
+    )
+
+
 def check_finite(metrics: Mapping[str, Any], role: str) -> None:
     """Raises TrainingError if the update behind these metrics was refused; waits for the device."""
     if not bool(metrics["finite"]):
@@ -176,26 +194,11 @@ class Learner:
 
     def abstract(self, params: Params) -> LearnerState:
         """The shapes and shardings of `init`'s state, from parameters or from their shapes."""
-        optimiser = self._fresh()
-        first = jax.tree.leaves(params)[0].sharding
-        scalar = first
-        if isinstance(first, NamedSharding):
-            scalar = NamedSharding(first.mesh, PartitionSpec())
-
-        def at(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
         params = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), params
         )
-        opt_state = optax.tree.map_params(
-            optimiser,
-            lambda x, like: at(x, like.sharding),
-            jax.eval_shape(optimiser.init, params),
-            params,
-            transform_non_params=lambda x: at(x, scalar),
-        )
-        updates = jax.ShapeDtypeStruct((), np.int32, sharding=scalar)
+        updates = jax.ShapeDtypeStruct((), np.int32, sharding=_beside(params))
+        opt_state = abstract_optimiser(self._fresh(), params)
         return LearnerState(params=params, opt_state=opt_state, updates=updates)
 
     def update(
@@ -365,6 +368,12 @@ class Learner:
             optax.add_decayed_weights(weight_decay, mask=lambda p: matrices(p, s.stacked)),
             optax.scale_by_learning_rate(learning_rate),
         )
+
+
+def _beside(params: Params) -> Any:
+    """Where a scalar lies beside parameters: whole on each of their devices."""
+    first = jax.tree.leaves(params)[0].sharding
+    return NamedSharding(first.mesh, PartitionSpec()) if isinstance(first, NamedSharding) else first
 
 
 def _used(micro: RoleBatch) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.decoder import Decoder
-from ibrl_jax.models.lora import FULL_PRECISION
+from ibrl_jax.models.lora import held_type
 from ibrl_jax.models.params import (
     Params,
     abstract_adapters,
@@ -205,8 +205,7 @@ class Programs:
             return self._laid()
 
         def held(path: tuple, x: Any) -> Any:
-            dtype = x.dtype if path[-1].key in FULL_PRECISION else config.dtype
-            return jax.ShapeDtypeStruct(x.shape, dtype)
+            return jax.ShapeDtypeStruct(x.shape, held_type(path[-1].key, config.dtype))
 
         base = jax.tree_util.tree_map_with_path(held, abstract_params(config))
         base = self._on_mesh(base, logical_axes(config), "the model")

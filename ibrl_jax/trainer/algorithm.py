@@ -316,17 +316,16 @@ class Algorithm:
         """
         hyper, place, start = self.hyper[owner], self.places[owner], self._start[owner]
         passes = []
-        with place.use():
-            batch = place.batch(batch, self._batching.micro_batch)
-            logp = place.done(
-                self.learner.reference_logp(start.trained, start.frozen, batch, hyper.temperature)
+        batch = place.batch(batch, self._batching.micro_batch)
+        logp = place.done(
+            self.learner.reference_logp(start.trained, start.frozen, batch, hyper.temperature)
+        )
+        batch = batch.replace(reference_logp=place.beside(logp, batch))
+        for _ in range(self.config.loss.epochs):
+            self.states[owner], metrics = place.done(
+                self.learner.update(self.states[owner], start.frozen, batch, hyper)
             )
-            batch = batch.replace(reference_logp=place.beside(logp, batch))
-            for _ in range(self.config.loss.epochs):
-                self.states[owner], metrics = place.done(
-                    self.learner.update(self.states[owner], start.frozen, batch, hyper)
-                )
-                passes.append(metrics)
+            passes.append(metrics)
         passes = jax.device_get(passes)
         metrics = dict(passes[0])
         metrics |= {key: passes[-1][key] for key in ("clip_low", "clip_high", "updates")}
@@ -338,10 +337,9 @@ class Algorithm:
     def _warm_learner(self, owner: Role) -> None:
         rows, micro = self._batching.rows, self._batching.micro_batch
         place = self.places[owner]
-        with place.use():
-            batches = [place.abstract_batch(rows, n, micro) for n in self._batching.lengths]
-            frozen = self._start[owner].frozen
-            self.learner.warmup(self.states[owner], frozen, batches, self.hyper[owner], True)
+        batches = [place.abstract_batch(rows, n, micro) for n in self._batching.lengths]
+        frozen = self._start[owner].frozen
+        self.learner.warmup(self.states[owner], frozen, batches, self.hyper[owner], True)
 
     @property
     def _side_by_side(self) -> bool:

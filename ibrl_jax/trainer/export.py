@@ -47,10 +47,9 @@ def export(run: RunFolder, config: ConfigDict, role: str, to: Path) -> str:
     weights = load_weights(config, speech, place, run.policy(role))
     params = weights.trained
     if speech.model.lora is not None:
-        with place.use():
-            params = jax.jit(merge, static_argnums=0)(
-                speech.model.lora, weights.frozen, weights.trained
-            )
+        params = jax.jit(merge, static_argnums=0)(
+            speech.model.lora, weights.frozen, weights.trained
+        )
     source = _source(config)
     positions = source.get("max_position_embeddings", config.rollout.max_view_tokens)
     hf_folder.write(

@@ -7,7 +7,6 @@ What trains, its moments, the base under adapters and the rows of a batch all go
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.domains.base import Role
 from ibrl_jax.models import hf_folder
 from ibrl_jax.models.decoder import Decoder
-from ibrl_jax.models.lora import FULL_PRECISION
+from ibrl_jax.models.lora import held_type
 from ibrl_jax.models.params import (
     Params,
     abstract_adapters,
@@ -37,7 +36,7 @@ from ibrl_jax.models.params import (
 from ibrl_jax.parallel.hosts import Hosts, localise
 from ibrl_jax.parallel.mesh import local_mesh
 from ibrl_jax.parallel.place import gather, put
-from ibrl_jax.parallel.rules import batch_sharding, mesh_of, shardings, use
+from ibrl_jax.parallel.rules import batch_sharding, mesh_of, shardings
 from ibrl_jax.rl.batches import RoleBatch, abstract_batch, to_micro
 
 _UNHURRIED = {"xla_backend_optimization_level": 0}  # it runs once: optimising takes longer
@@ -115,10 +114,6 @@ class Place:
             return None
         whole = abstract_params(self.model.config)
         return _abstract(whole, self._base_at, lambda name, x: self._held(name))
-
-    def use(self) -> AbstractContextManager[None]:
-        """Around whatever may trace a program for this place."""
-        return use(self.mesh)
 
     # Values
 
@@ -227,7 +222,7 @@ class Place:
 
     def _held(self, leaf: str) -> Any:
         """The type that a leaf of a base is held in."""
-        return jnp.dtype("float32" if leaf in FULL_PRECISION else self.model.config.dtype)
+        return held_type(leaf, self.model.config.dtype)
 
 
 def _abstract(shapes: Params, at: Params | None, dtype: Callable[[str, Any], Any]) -> Params:

@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
 from ibrl_jax.models.score import score
 from ibrl_jax.parallel.place import put
-from ibrl_jax.parallel.rules import batch_sharding
+from ibrl_jax.parallel.rules import batch_sharding, use
+from ibrl_jax.rl.learner import abstract_optimiser
 from ibrl_jax.trainer.placing import Place
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -61,7 +62,7 @@ def stepper(
     gradient = _gradient(speech, chunk, packed)
     if place.mesh is None:
         return _Copies(gradient, optimiser, batch, frozen)
-    return _Sharded(gradient, optimiser, batch, frozen, place, place.mesh)
+    return _Sharded(gradient, optimiser, batch, frozen, place.mesh)
 
 
 class _Copies:
@@ -113,7 +114,6 @@ class _Sharded:
         optimiser: optax.GradientTransformation,
         batch: int,
         frozen: Params | None,
-        place: Place,
         mesh: Mesh,
     ) -> None:
         share = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -123,7 +123,7 @@ class _Sharded:
                 "divide; make it a multiple"
             )
         self._optimiser, self._frozen = optimiser, frozen
-        self._place, self._mesh = place, mesh
+        self._mesh = mesh
         self._step: Any = None
 
         def step(
@@ -136,19 +136,12 @@ class _Sharded:
 
     def init(self, params: Params) -> tuple[Params, Any]:
         at = jax.tree.map(lambda x: x.sharding, params)
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        state_at = optax.tree.map_params(
-            self._optimiser,
-            lambda _, sharding: sharding,
-            jax.eval_shape(self._optimiser.init, params),
-            at,
-            transform_non_params=lambda _: everywhere,
-        )
+        state_at = jax.tree.map(lambda x: x.sharding, abstract_optimiser(self._optimiser, params))
         self._step = jax.jit(self._whole, out_shardings=(at, state_at, None))
         return params, jax.jit(self._optimiser.init, out_shardings=state_at)(params)
 
     def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
-        with self._place.use():
+        with use(self._mesh):
             rows = put(rows, batch_sharding(self._mesh, rows))
             return jax.block_until_ready(self._step(params, self._frozen, state, rows))
 

@@ -16,41 +16,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ibrl_jax.domains.base import Measure, Outcome, Role, Scenario
 from ibrl_jax.domains.dond.referee import EndReason
 
-
-def _measure(
-    key: str,
-    title: str,
-    short: str,
-    form: Literal["percent", "share", "count"],
-    *,
-    shown: bool,
-    ranked: bool = True,
-    compared: bool = False,
-) -> Measure:
-    return Measure(
-        key=key,
-        title=title,
-        short=short,
-        form=form,
-        shown=shown,
-        ranked=ranked,
-        compared=compared,
-        first_try=compared,
-    )
-
-
 MEASURES = (
-    _measure("agreement", "Agreement", "agreement", "percent", shown=True, compared=True),
-    _measure("own_utility", "Own utility", "own", "share", shown=True),
-    _measure("joint_value", "Joint value", "joint", "share", shown=True),
-    _measure("pareto", "Pareto-optimal", "Pareto", "share", shown=False),
-    _measure("expected_utility", "Expected utility", "EU", "share", shown=True, compared=True),
-    _measure("turns", "Turns", "turns", "count", shown=False, ranked=False),
+    Measure("agreement", "Agreement", "agreement", "percent", compared=True, first_try=True),
+    Measure("own_utility", "Own utility", "own", "share"),
+    Measure("joint_value", "Joint value", "joint", "share"),
+    Measure("pareto", "Pareto-optimal", "Pareto", "share", shown=False),
+    Measure("expected_utility", "Expected utility", "EU", "share", compared=True, first_try=True),
+    Measure("turns", "Turns", "turns", "count", shown=False, ranked=False),
 )
 """What tables hold. Utilities, joint value and Pareto are over agreed dialogues only."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ibrl_jax.domains.base import Measure, Outcome, Scenario
 from ibrl_jax.domains.telesales.referee import HALLUCINATION, EndReason
@@ -27,40 +26,18 @@ STAND_IN = "rule-based stand-in; scores are not comparable with the paper's Tabl
 def measured(conversations: int) -> tuple[Measure, ...]:
     """What tables hold, with Success@n for each n up to the conversations of a profile."""
     return (
-        _measure("success", "Success", "success", "percent", compared=True),
+        Measure("success", "Success", "success", "percent", compared=True, first_try=True),
         *(
-            _measure(f"success@{n}", f"Success@{n}", f"@{n}", "percent")
+            Measure(f"success@{n}", f"Success@{n}", f"@{n}", "percent")
             for n in range(1, conversations + 1)
         ),
-        _measure("delta_willingness", "Change of willingness", "Δw", "signed", compared=True),
-        _measure("delta_patience", "Change of patience", "Δp", "signed", compared=True),
-        _measure("delta_trust", "Change of trust", "Δt", "signed", shown=False),
-        _measure("hallucination", "Hallucination", "halluc.", "percent", ranked=False),
-        _measure("verbal_yes", "Yes in words", "yes", "percent", shown=False, ranked=False),
-        _measure("agent_turns", "Agent turns", "turns", "count", shown=False, ranked=False),
-        _measure("tool_calls", "Tool calls", "calls", "count", shown=False, ranked=False),
-    )
-
-
-def _measure(
-    key: str,
-    title: str,
-    short: str,
-    form: Literal["percent", "signed", "count"],
-    *,
-    shown: bool = True,
-    ranked: bool = True,
-    compared: bool = False,
-) -> Measure:
-    return Measure(
-        key=key,
-        title=title,
-        short=short,
-        form=form,
-        shown=shown,
-        ranked=ranked,
-        compared=compared,
-        first_try=key == "success",
+        Measure("delta_willingness", "Change of willingness", "Δw", "signed", compared=True),
+        Measure("delta_patience", "Change of patience", "Δp", "signed", compared=True),
+        Measure("delta_trust", "Change of trust", "Δt", "signed", shown=False),
+        Measure("hallucination", "Hallucination", "halluc.", "percent", ranked=False),
+        Measure("verbal_yes", "Yes in words", "yes", "percent", shown=False, ranked=False),
+        Measure("agent_turns", "Agent turns", "turns", "count", shown=False, ranked=False),
+        Measure("tool_calls", "Tool calls", "calls", "count", shown=False, ranked=False),
     )
 
 
