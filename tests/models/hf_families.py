@@ -38,6 +38,7 @@ def golden(family: str) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarr
     """What config.json says, all tensors in float32, ids [3, T], logits [3, T, V]."""
     data = dict(np.load(GOLDEN / f"{family}.npz"))
     ids, logits = data.pop("ids"), data.pop("logits")
+    del data["gradients"]
     if family == "qwen35":
         about, values = json.loads(str(data["config"])), data["values"] / np.float32(64)
         shapes = json.loads(str(data["shapes"]))
@@ -47,6 +48,11 @@ def golden(family: str) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarr
     else:
         about = _SIZES | _FLAGS[family] | dict(rope_theta=float(data.pop("theta")))
     return about, {name: x.astype(np.float32) for name, x in data.items()}, ids, logits
+
+
+def golden_gradients(family: str) -> dict[str, list[float]]:
+    """By tensor: the norm of the loss's gradient and its product with cos(1), cos(2), ..."""
+    return json.loads(str(np.load(GOLDEN / f"{family}.npz")["gradients"]))
 
 
 def model(family: str) -> tuple[ModelConfig, dict[str, np.ndarray]]:

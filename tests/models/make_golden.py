@@ -2,11 +2,13 @@
 
     python tests/models/make_golden.py [family ...]   (needs torch and transformers; ten seconds)
 
-One compressed file a family, in `golden/`: every tensor under its own name, and `ids`, `logits` of
-three unpadded rows. The hybrid has many small tensors: `qwen35` holds them as one array, `values`,
-with their `shapes` by name and its `config` as JSON. Norms, biases and decays are randomised, since
-fresh ones hide faults. Weights are rounded for size (to float16; the hybrid's to multiples of
-1/64), and the logits are those of the rounded weights in float32.
+One compressed file a family, in `golden/`: every tensor under its own name, `ids` and `logits` of
+three unpadded rows, and `gradients`, two numbers a tensor: the norm of the gradient of the mean
+cross-entropy of each next token, and its product with cos(1), cos(2), ... The hybrid has many small
+tensors: `qwen35` holds them as one array, `values`, with their `shapes` by name and its `config` as
+JSON. Norms, biases and decays are randomised, since fresh ones hide faults. Weights are rounded for
+size (to float16; the hybrid's to multiples of 1/64), and everything is that of the rounded weights
+in float32.
 """
 
 import json
@@ -58,6 +60,19 @@ HYBRID: dict[str, Any] = dict(
 )
 
 
+def gradients(model: Any, ids: torch.Tensor) -> str:
+    """What `golden/` holds of each tensor's gradient, as JSON by name."""
+    logits = model(ids).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    model.zero_grad()
+    loss.backward()
+    found = {}
+    for key, tensor in model.named_parameters():
+        flat = tensor.grad.numpy().astype(np.float64).ravel()
+        found[key] = [np.linalg.norm(flat), flat @ np.cos(np.arange(1, flat.size + 1))]
+    return json.dumps(found)
+
+
 def make(family: str) -> None:
     name, flags = FAMILIES[family]
     theta = flags.pop("rope_theta")
@@ -78,7 +93,8 @@ def make(family: str) -> None:
     tensors = {k: v.detach().numpy().astype(np.float16) for k, v in model.named_parameters()}
     assert model.config.rope_parameters["rope_theta"] == theta
     path = Path(__file__).parent / "golden" / f"{family}.npz"
-    np.savez_compressed(path, ids=ids.numpy(), logits=logits.numpy(), theta=theta, **tensors)
+    arrays = dict(ids=ids.numpy(), logits=logits.numpy(), gradients=gradients(model, ids))
+    np.savez_compressed(path, theta=theta, **arrays, **tensors)
     print(f"{path.name}: {path.stat().st_size} bytes, logits of deviation {logits.std():.2f}")
 
 
@@ -105,6 +121,7 @@ def make_hybrid() -> None:
         path,
         ids=ids.numpy(),
         logits=logits.numpy(),
+        gradients=gradients(model, ids),
         config=model.config.to_json_string(),
         shapes=json.dumps({k: v.shape for k, v in tensors.items()}),
         values=np.concatenate([(64 * v).astype(np.int16).ravel() for v in tensors.values()]),

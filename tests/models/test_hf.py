@@ -1,33 +1,107 @@
 """Parity with the reference implementation by golden files (make_golden.py); tensors' names."""
 
 import functools
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.models.cache import empty_cache
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.hf import from_tensors, layout, to_tensors
 from ibrl_jax.models.hf_config import network
-from tests.models.hf_families import FAMILIES, HOW, golden, model
+from ibrl_jax.models.serving import next_logits, read, serving_params
+from tests.models.hf_families import FAMILIES, HOW, golden, golden_gradients, model
+
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def forward(config, params, ids, positions, segments):
+    model = Decoder(config, None)
+    x = model.apply({"params": params}, ids, positions, segments)
+    return model.apply({"params": params}, x, method=Decoder.logits)
+
+
+logits_of = jax.jit(forward, static_argnums=0, compiler_options=QUICK)
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+def read_on(config, params, cache, ids, start, count):
+    """Logits of the first `count` of tokens [B, T] that follow `start` ones, and the cache."""
+    model, params = Decoder(config, None), serving_params(config, params)
+    offsets = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    x, cache = read(model, params, ids, start + offsets, offsets < count, cache)
+    return next_logits(model, params, x), cache
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_the_reference(family):
+    """In unpadded rows, in rows padded on either side, and in one packed row."""
     about, tensors, ids, want = golden(family)
     config = network(about, **HOW)
-    params, decoder = from_tensors(config, tensors), Decoder(config, None)
-
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def logits(params):
-        positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-        x = decoder.apply({"params": params}, ids, positions, None)
-        return decoder.apply({"params": params}, x, method=Decoder.logits)
-
+    params = from_tensors(config, tensors)
     assert want.std() > 0.8
-    with jax.default_matmul_precision("highest"):
-        np.testing.assert_allclose(logits(params), want, atol=1e-4)
+    rows, t = ids.shape
+    at = np.broadcast_to(np.arange(t), ids.shape)
+    np.testing.assert_allclose(logits_of(config, params, ids, at, None), want, atol=1e-4)
+
+    around = [(0, 0), (3, 4)]
+    padded, segments = np.pad(ids, around, constant_values=5), np.pad(ids * 0 + 1, around)
+    got = logits_of(config, params, padded, np.pad(at, around, mode="edge"), segments)
+    np.testing.assert_allclose(got[:, 3:-4], want, atol=1e-4)
+
+    packed = [x.reshape(1, rows * t) for x in (ids, at, np.arange(1, rows + 1)[:, None] + 0 * ids)]
+    got = logits_of(config, params, *packed)
+    np.testing.assert_allclose(got.reshape(want.shape), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_reading_in_two_pieces_equals_the_reference_at_every_split(family):
+    about, tensors, ids, want = golden(family)
+    config = network(about, **HOW)
+    params = from_tensors(config, tensors)
+    rows, t = ids.shape
+    for split in range(1, t):
+        cache = empty_cache(config, rows, t)
+        first, cache = read_on(config, params, cache, ids, 0, split)
+        rest = np.pad(ids[:, split:], [(0, 0), (0, split)])
+        second, _ = read_on(config, params, cache, rest, split, t - split)
+        got = np.concatenate([first[:, :split], second[:, : t - split]], axis=1)
+        np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_the_reference(family):
+    """Of every tensor: its norm, and its product with a fixed direction."""
+    about, tensors, ids, _ = golden(family)
+    config = network(about, **HOW)
+    at = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+
+    def loss(params):
+        logits: Any = forward(config, params, ids, at, None)
+        logp = jax.nn.log_softmax(logits[:, :-1])
+        return -jnp.take_along_axis(logp, ids[:, 1:, None], axis=-1).mean()
+
+    gradient = jax.jit(jax.grad(loss), compiler_options=QUICK)
+    grads = to_tensors(config, gradient(from_tensors(config, tensors)))
+    wanted = golden_gradients(family)
+    assert grads.keys() == wanted.keys()
+    for name, (norm, along) in wanted.items():
+        flat = grads[name].astype(np.float64).ravel()
+        within = 1e-4 * max(1.0, norm)
+        assert norm > 1e-3, "a tensor without a gradient shows nothing"
+        assert np.linalg.norm(flat) == pytest.approx(norm, rel=0, abs=within), name
+        direction = np.cos(np.arange(1, flat.size + 1))
+        assert flat @ direction == pytest.approx(along, rel=0, abs=within), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from flax import traverse_util
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.cache import empty_cache
 from ibrl_jax.models.decoder import Decoder
-from ibrl_jax.models.lora import FULL_PRECISION, LoraSettings, cast_base, merge, variables
+from ibrl_jax.models.lora import LoraSettings, held_type, merge, variables
 from ibrl_jax.models.params import abstract_adapters, adapter_axes, count_params, init_adapters
 from ibrl_jax.models.presets import preset
 from ibrl_jax.models.serving import Adapted, laid_out, next_logits, read, serving_adapters
@@ -109,9 +109,10 @@ def test_every_axis_of_an_adapter_has_a_name():
 
 
 def test_a_base_is_held_in_the_compute_type_but_for_norms_and_decays(base):
-    flat: Any = traverse_util.flatten_dict(cast_base(base, "bfloat16"))
-    for path, x in flat.items():
-        assert x.dtype == ("float32" if path[-1] in FULL_PRECISION else "bfloat16")
+    names = {path[-1] for path in traverse_util.flatten_dict(base)}
+    wide = {name for name in names if held_type(name, "bfloat16") == "float32"}
+    assert wide == {"scale", "A_log", "dt_bias"}
+    assert all(held_type(name, "bfloat16") == "bfloat16" for name in names - wide)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.presets import preset
 from ibrl_jax.models.score import score
+from tests.models.jaxprs import shapes_in
 
 V, B, T = 61, 2, 11
 MODEL = Decoder(preset("qwen3_micro", vocab_size=V, layers=1), None)
@@ -104,15 +105,6 @@ def test_temperatures_share_a_program(params, ids):
     hot, cold = counted(2.0)[1], counted(0.5)[1]
     assert len(traces) == 1
     assert (np.asarray(hot)[:, 1:] > np.asarray(cold)[:, 1:]).all()
-
-
-def shapes_in(jaxpr):
-    """Shapes of all intermediate values, those of inner programs included."""
-    for equation in jaxpr.eqns:
-        for v in equation.outvars:
-            yield v.aval.shape
-        for inner in jax.extend.core.jaxprs_in_params(equation.params):
-            yield from shapes_in(inner)
 
 
 def test_no_array_of_all_logits_exists_forward_or_backward(params, ids):
