@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ibrl_jax.dialogue.agents import SeatContext, Utterance
 from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.tokenizers import load_tokenizer
+from ibrl_jax.dialogue.views import RoleView
 from ibrl_jax.domains.base import Measure, Outcome, Role, Scenario, Turn, TurnEnd
 from ibrl_jax.rewards.types import Case, Failed, Scored
 from ibrl_jax.sampler.types import Completion, Request
@@ -236,3 +240,24 @@ class Recorder:
         done = self.engine.run(kept)
         self.log += zip(kept, done, strict=True)
         return done
+
+
+def whole(view: RoleView) -> str:
+    return TOKENIZER.decode(view.ids.tolist())
+
+
+def polite(text: str, key: tuple[int, int]) -> str:
+    """Names the topic of its prompt, and how many messages it has heard."""
+    found = re.search(r"topic\d+\.", text)
+    assert found
+    return f"about {found[0]} {text.count('user')}"
+
+
+def quiet(seat: Any, turns: Sequence[Any], attempt: int) -> str:
+    return f"turn {len(turns)}"
+
+
+def same(one: RoleView, other: RoleView) -> None:
+    for name in ("ids", "segment", "turn_index", "loss_mask"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-5)
