@@ -15,6 +15,13 @@ import sys
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 
+def cores() -> int:
+    """Cores that this process may use: those it is pinned to, where the system can say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def prepare() -> None:
     """Call first in a process; does nothing where it does not apply."""
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(".cache", "jax"))
@@ -23,7 +30,7 @@ def prepare() -> None:
     # A CPU is two devices to JAX where it has two cores: the supervised start gives each of them
     # half of its rows, since two programs side by side use two cores better than one that is split
     # between them. Everything else runs on the first.
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(2, os.cpu_count() or 1)))
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(2, cores())))
     if sys.platform.startswith("linux"):
         _keep_freed_memory()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ibrl_jax.dialogue.agents import ApiSpeaker, LocalSpeaker, ScriptedSpeaker, Speaker
 from ibrl_jax.dialogue.policy import Speech
@@ -19,6 +20,27 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
+
+_LOOKED_AT = 32
+"""Scenarios whose prompts are compared."""
+
+
+def opening(domain: Domain, speech: Speech, role: Role) -> list[int]:
+    """What a role's views begin with in every scenario: the rules, up to its private input.
+
+    Found as the longest common beginning, in tokens, of the prompts of scenarios from all over the
+    training split; a prompt that begins otherwise after all is merely read as a whole.
+    """
+    scenarios = domain.scenarios("train")
+    before, _ = speech.chat.system()
+    prompts = [
+        [*before, *speech.tokenizer.encode(domain.prompt(scenario, role))]
+        for scenario in scenarios[:: max(1, len(scenarios) // _LOOKED_AT)]
+    ]
+    if len(prompts) < 2:
+        return []
+    alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
+    return [ids[0] for ids in alike]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +99,11 @@ class Cast:
             "scripted:<family>, api:<endpoint> or api:<endpoint>:<form>"
         )
 
+    def begin_warm(self) -> None:
+        """Start to compile all programs in the background; a call waits for its own alone."""
+        for programs in self._programs():
+            programs.begin_warmup()
+
     def warm(self) -> None:
         """Compile all programs now."""
         for programs in self._programs():
@@ -84,7 +111,7 @@ class Cast:
 
     @property
     def compilations(self) -> int:
-        """Programs compiled so far."""
+        """Programs compiled so far, those that are being compiled included."""
         return sum(programs.compilations for programs in self._programs())
 
     def _programs(self) -> set[Programs]:

@@ -1,14 +1,17 @@
-"""The compiled programs of one network and one set of sizes, which several engines may share."""
+"""The compiled programs of one network and one set of sizes, which several engines may share.
+
+They may be compiled in the background, while other work goes on: a call waits for its own alone.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 import math
-import os
+import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,6 +19,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.host import cores
+from ibrl_jax.models.cache import Cache
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.lora import held_type
 from ibrl_jax.models.params import (
@@ -27,12 +32,35 @@ from ibrl_jax.models.params import (
 )
 from ibrl_jax.models.serving import Adapted, ServingParams, serving_adapters, serving_params
 from ibrl_jax.parallel.rules import batch_sharding, shardings, use
-from ibrl_jax.sampler.programs import Batch, Sampled, Shape, sample_turns
+from ibrl_jax.sampler.programs import Sampled, Shape, Table, sample_block
 from ibrl_jax.sampler.sampling import Strategy, Temperature
-from ibrl_jax.sampler.store import FRESH, Start, Store, empty_store, store_axes
+from ibrl_jax.sampler.store import Store, empty_store, give, store_axes, take
 from ibrl_jax.sampler.types import EngineSettings
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Lay:
+    """Parameters, laid out for the sampler."""
+
+
+@dataclass(frozen=True)
+class Take:
+    """An opening out of a slot: so many entries."""
+
+    length: int
+
+
+@dataclass(frozen=True)
+class Give:
+    """An opening into slots: so many entries."""
+
+    length: int
+
+
+Kind = Shape | Lay | Take | Give
+"""What a program does, and its sizes."""
 
 
 class Programs:
@@ -59,13 +87,14 @@ class Programs:
         self.stop_ids = tuple(sorted(set(stop_ids)))
         config, lora = model.config, model.lora
         self.abstract = abstract_adapters(config, lora) if lora else abstract_params(config)
-        self.alone = Lock()
+        self.alone = threading.Lock()
         """Held while a program of several devices runs: two of them side by side can lock up."""
         self._base: Params | None = None
         self._strategy = strategy or Temperature()
-        self._compiled: dict[Shape | None, jax.stages.Compiled] = {}  # None: `serve`
+        self._compiled: dict[Kind, Future[jax.stages.Compiled]] = {}
+        self._openings: set[int] = set()
         self._warm = False
-        self._lock = Lock()
+        self._lock = threading.Lock()
         if mesh is not None and settings.slots % math.prod(mesh.devices.shape[:2]):
             raise UserError(
                 f"the engine has {settings.slots} slots, which mesh.data x mesh.fsdp = "
@@ -75,7 +104,7 @@ class Programs:
 
     @property
     def compilations(self) -> int:
-        """Programs built so far."""
+        """Programs built so far, those that are being built included."""
         return len(self._compiled)
 
     @property
@@ -96,34 +125,61 @@ class Programs:
         """Every program that a call can need."""
         return self.settings.shapes(aligned=self.aligned)
 
-    def shape(self, rows: int, new_tokens: int, length: int) -> Shape:
-        """The smallest program for so many rows, new tokens and cache entries."""
+    def shape(self, rows: int, new_tokens: int | None, length: int) -> Shape:
+        """The smallest program for so many rows, new tokens (None: rows go on) and entries."""
         return self.settings.shape(rows, new_tokens, length, aligned=self.aligned)
 
-    def warmup(self) -> None:
-        """Compile every program that can occur, as many at a time as there are cores."""
+    def expect_opening(self, tokens: int) -> None:
+        """There will be openings of so many tokens: `warmup` compiles what they need."""
+        self._openings.add(self.settings.entries(tokens))
+
+    def begin_warmup(self) -> None:
+        """Start to compile every program that can occur, as many at a time as there are cores."""
+        copies = [kind(n) for n in sorted(self._openings) for kind in (Take, Give)]
         with self._lock:
-            wanted = [None, *self.shapes()]
-            missing = [shape for shape in wanted if shape not in self._compiled]
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                self._compiled.update(zip(missing, pool.map(self._compile, missing), strict=True))
+            soonest = sorted(self.shapes(), key=_when_needed)
+            wanted = [Lay(), *copies, *soonest]
+            missing = [kind for kind in wanted if kind not in self._compiled]
             self._warm = True
+            if missing:
+                pool = ThreadPoolExecutor(cores(), thread_name_prefix="compile")
+                self._compiled.update({k: pool.submit(self._in_background, k) for k in missing})
+                pool.shutdown(wait=False)
+
+    def warmup(self) -> None:
+        """Compile every program that can occur, and wait for all."""
+        self.begin_warmup()
+        for kind in tuple(self._compiled):
+            self._program(kind)
 
     def serve(self, trained: Params) -> ServingParams | Adapted:
         """A copy of what trains (arrays of the device or the host), laid out for the sampler."""
-        laid = self._program(None)(self._placed(trained))
+        laid = self._program(Lay())(self._placed(trained))
         if self.model.lora is None:
             return laid
         assert self._base is not None, "adapters are served before their base was set"
         return Adapted(base=self._base, adapters=laid)
 
     def run(
-        self, shape: Shape, params: ServingParams | Adapted, store: Store, batch: Batch
+        self, shape: Shape, params: ServingParams | Adapted, store: Store, table: Table
     ) -> tuple[Store, Sampled]:
         """One call; the store is donated."""
+        rows: Any = table.array
         if self.mesh is not None:
-            batch = jax.device_put(batch, batch_sharding(self.mesh, batch))
-        return self._program(shape)(params, store, batch)
+            rows = jax.device_put(rows, batch_sharding(self.mesh, rows))
+        return self._program(shape)(params, store, rows)
+
+    def take(self, store: Store, slot: int, tokens: int) -> Cache:
+        """A copy of what a slot holds of its first tokens."""
+        program = self._program(Take(self.settings.entries(tokens)))
+        return program(store, self._everywhere(np.int32(slot)))
+
+    def give(self, store: Store, opening: Cache, slots: list[int], tokens: int) -> Store:
+        """Put an opening at the beginning of slots; the store is donated."""
+        padded = np.full(self.settings.slots, self.settings.slots, np.int32)
+        padded[: len(slots)] = slots
+        program = self._program(Give(self.settings.entries(tokens)))
+        return program(store, opening, self._everywhere(padded))
 
     def empty_store(self) -> Store:
         """A store for all slots, where it belongs."""
@@ -135,34 +191,68 @@ class Programs:
 
     def lowered(self, shape: Shape) -> jax.stages.Lowered:
         """A program before it is compiled; nothing is allocated."""
+        s = self.settings
         program = functools.partial(
-            sample_turns, self.model, self._strategy, self.stop_ids, self.settings.max_new, shape
+            sample_block,
+            self.model,
+            self._strategy,
+            self.stop_ids,
+            s.samples_at_once,
+            s.stragglers,
+            shape,
         )
-        batch = Batch(**padding(self.settings, shape))
+        table: Any = Table(shape, self.settings.slots).array
         out = None
         if self.mesh is not None:
-            at = batch_sharding(self.mesh, batch)
-            batch = jax.tree.map(_at, batch, at)
-            out = (_shardings(self.abstract_store()), NamedSharding(self.mesh, PartitionSpec()))
+            table = _at(table, batch_sharding(self.mesh, table))
+            out = (_shardings(self.abstract_store()), self._whole())
         with use(self.mesh):
             return jax.jit(program, donate_argnums=1, out_shardings=out).lower(
-                self.abstract_params(), self.abstract_store(), batch
+                self.abstract_params(), self.abstract_store(), table
             )
 
-    def _program(self, shape: Shape | None) -> jax.stages.Compiled:
+    def _program(self, kind: Kind) -> jax.stages.Compiled:
+        """The program, compiled here and now if nobody has begun to."""
         with self._lock:
-            if shape not in self._compiled:
-                if self._warm:
-                    log.warning("the sampler compiles %s although it was warm", shape)
-                self._compiled[shape] = self._compile(shape)
-            return self._compiled[shape]
+            found = self._compiled.get(kind)
+            if found is None and self._warm:
+                log.warning("the sampler compiles %s although it was warm", kind)
+            begun = found is not None and not found.cancel()  # one that waits its turn is ours
+            if not begun:
+                found = self._compiled[kind] = Future()
+                found.set_running_or_notify_cancel()
+        assert found is not None
+        if not begun:
+            try:
+                found.set_result(self._compile(kind))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()
 
-    def _compile(self, shape: Shape | None) -> jax.stages.Compiled:
-        if shape is not None:
-            return self.lowered(shape).compile()
-        out = None if self.mesh is None else _shardings(self._laid())
+    def _in_background(self, kind: Kind) -> jax.stages.Compiled:
+        if not threading.main_thread().is_alive():  # the interpreter ends: do not hold it up
+            raise CancelledError
+        return self._compile(kind)
+
+    def _compile(self, kind: Kind) -> jax.stages.Compiled:
+        if isinstance(kind, Shape):
+            return self.lowered(kind).compile()
+        out: Any = None
+        if isinstance(kind, Lay):
+            program, donated, arguments = self._lay, (), (self._trained(),)
+            out = None if self.mesh is None else _shardings(self._laid())
+        elif isinstance(kind, Take):
+            program, donated = functools.partial(take, length=kind.length), ()
+            arguments = (self.abstract_store(), self._at_hand(()))
+            out = None if self.mesh is None else _shardings(self._abstract_opening(kind.length))
+        else:
+            program, donated = functools.partial(give, aligned=self.aligned), (0,)
+            opening = self._abstract_opening(kind.length)
+            arguments = (self.abstract_store(), opening, self._at_hand((self.settings.slots,)))
+            out = None if self.mesh is None else _shardings(self.abstract_store())
         with use(self.mesh):
-            return jax.jit(self._lay, out_shardings=out).lower(self._trained()).compile()
+            made = jax.jit(program, donate_argnums=donated, out_shardings=out)
+            return made.lower(*arguments).compile()
 
     def _lay(self, trained: Params) -> Any:
         config = self.model.config
@@ -217,10 +307,34 @@ class Programs:
         store = jax.eval_shape(lambda: empty_store(config, s.slots, s.lengths[-1]))
         return self._on_mesh(store, store_axes(config), "the caches")
 
+    def _abstract_opening(self, length: int) -> Cache:
+        """What `take` gives: one row, whole on all devices but for its heads."""
+        opening = jax.eval_shape(
+            functools.partial(take, length=length), self.abstract_store(), np.int32(0)
+        )
+        places = jax.tree.map(
+            lambda axes: PartitionSpec(None, *axes[1:]),
+            store_axes(self.model.config).now,
+            is_leaf=lambda x: isinstance(x, PartitionSpec),
+        )
+        return self._on_mesh(opening, places, "an opening")
+
     def _on_mesh(self, shapes: Any, axes: Any, what: str) -> Any:
         if self.mesh is None:
             return shapes
         return jax.tree.map(_at, shapes, shardings(self.mesh, axes, shapes, what))
+
+    def _whole(self) -> NamedSharding:
+        assert self.mesh is not None
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def _at_hand(self, size: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        """Whole numbers that every device has."""
+        where = None if self.mesh is None else self._whole()
+        return jax.ShapeDtypeStruct(size, np.int32, sharding=where)
+
+    def _everywhere(self, numbers: Any) -> Any:
+        return numbers if self.mesh is None else jax.device_put(numbers, self._whole())
 
     def _placed(self, trained: Params) -> Params:
         if self.mesh is None:
@@ -228,23 +342,9 @@ class Programs:
         return jax.device_put(trained, _shardings(self._trained()))
 
 
-def padding(settings: EngineSettings, shape: Shape) -> dict[str, Any]:
-    """The fields of a batch (numpy) of nothing but padding."""
-    r = shape.rows
-    start: dict[str, Any] = dict(
-        slots=np.full(r, settings.slots, np.int32),
-        starts=np.zeros(r, np.int32),
-        sources=np.full(r, FRESH, np.int32),
-        marked=np.zeros(r, bool),
-    )
-    return dict(
-        start=Start(**start),
-        ids=np.zeros((r, shape.new_tokens), np.int32),
-        counts=np.zeros(r, np.int32),
-        keys=np.zeros((r, 2), np.uint32),
-        temperatures=np.ones(r, np.float32),
-        limits=np.zeros(r, np.int32),
-    )
+def _when_needed(shape: Shape) -> tuple[int, int, int]:
+    """Dialogues begin short, and many at once."""
+    return shape.length, -shape.rows, shape.new_tokens
 
 
 def _at(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:

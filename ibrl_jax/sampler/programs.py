@@ -1,4 +1,4 @@
-"""The one device program of the engine: read what is new, sample a turn, keep what was computed.
+"""The one device program of the engine: read what is new, sample a block, keep what was computed.
 
 For R dialogues, each with its cache in a slot of the store:
 
@@ -9,7 +9,14 @@ decode    one token a step until each row has stopped          ids, logps [R, M]
 scatter   the entries that were written, back to the slots     store  donated, updated in place
 ```
 
-The last sampled token is in no cache: the next request feeds it together with what follows it.
+The last sampled token is in no cache: the next call feeds it, together with what follows it. Rows
+that go on with a turn have that token alone to read (T = 1), which is a decode step like any other:
+their program has no prefill.
+
+```
+begin     T T T T 1 2 3 4        T tokens are read, the block's first is sampled from their logits
+go on             4 5 6 7 8      token 4 is read, 5 to 8 are sampled
+```
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from ibrl_jax.models.cache import Cache
@@ -29,9 +37,24 @@ from ibrl_jax.sampler.sampling import Strategy, draw
 from ibrl_jax.sampler.store import Start, Store, gather, scatter
 
 
+class Shape(NamedTuple):
+    """The static part of a program: rows R, new tokens T (1: rows that go on), cache length S.
+
+    `aligned`: the rows are the slots, in order.
+    """
+
+    rows: int
+    new_tokens: int
+    length: int
+    aligned: bool
+
+
 @struct.dataclass
 class Batch:
-    """What a call asks for. A row of padding has a slot out of range, `counts` 0, `limits` 0."""
+    """What a call asks for. A row of padding has a slot out of range, `counts` 0, `limits` 0.
+
+    It travels to the device as one array (see `Table`).
+    """
 
     start: Start
     ids: jax.Array  # [R, T] int32, the new tokens, right-padded
@@ -39,6 +62,37 @@ class Batch:
     keys: jax.Array  # [R, 2] uint32
     temperatures: jax.Array  # [R] float32
     limits: jax.Array  # [R] int32, tokens to sample at most; 0 only reads
+
+
+class Table:
+    """A batch on the host, one int32 array [R, 9 + T]; the fields are views of its columns.
+
+    A new one is all padding, its slots `nobody`.
+    """
+
+    def __init__(self, shape: Shape, nobody: int) -> None:
+        self.array = np.zeros((shape.rows, 9 + shape.new_tokens), np.int32)
+        self.slots, self.starts, self.sources, self.marked, self.counts, self.limits = (
+            self.array[:, i] for i in range(6)
+        )
+        self.keys = self.array[:, 6:8].view(np.uint32)
+        self.temperatures = self.array[:, 8:9].view(np.float32)[:, 0]
+        self.ids = self.array[:, 9:]
+        self.slots[:] = nobody
+        self.temperatures[:] = 1
+
+
+def batch_of(table: jax.Array) -> Batch:
+    """The inverse, on the device."""
+    slots, starts, sources, marked, counts, limits = (table[:, i] for i in range(6))
+    return Batch(
+        start=Start(slots=slots, starts=starts, sources=sources, marked=marked != 0),
+        ids=table[:, 9:],
+        counts=counts,
+        keys=jax.lax.bitcast_convert_type(table[:, 6:8], jnp.uint32),
+        temperatures=jax.lax.bitcast_convert_type(table[:, 8], jnp.float32),
+        limits=limits,
+    )
 
 
 @struct.dataclass
@@ -49,18 +103,6 @@ class Sampled:
     logps: jax.Array  # [R, M] float32
     lengths: jax.Array  # [R] int32
     steps: jax.Array  # [] int32, decode steps that were run
-
-
-class Shape(NamedTuple):
-    """The static part of a program: rows R, new tokens T, cache length S.
-
-    `aligned`: the rows are the slots, in order.
-    """
-
-    rows: int
-    new_tokens: int
-    length: int
-    aligned: bool
 
 
 @struct.dataclass
@@ -74,25 +116,28 @@ class _Loop:
     lengths: jax.Array  # [R]
 
 
-def sample_turns(
+def sample_block(
     model: Decoder,
     strategy: Strategy,
     stop_ids: tuple[int, ...],
-    max_new: int,
+    block: int,
+    stragglers: float,
     shape: Shape,
     params: ServingParams | Adapted,
     store: Store,
-    batch: Batch,
+    table: jax.Array,
 ) -> tuple[Store, Sampled]:
     """Read each row's new tokens, then sample until a stop id or the row's limit.
 
-    All but the last three arguments are static. `shape.length` is at least each row's
+    All but the last three arguments are static. `block`: the largest limit, M. `stragglers`: the
+    share of the rows for whose end the others don't wait. `shape.length` is at least each row's
     `starts + counts + limits - 1`, the entries that it may write.
     """
     params = laid_out(model.config, params)
+    batch = batch_of(table)
     start = batch.start
-    rows = jnp.arange(start.slots.shape[0])
     first = start.starts + batch.counts  # [R] the position of the first sampled token
+    rows = first.size
 
     def sample(logits: jax.Array, state: _Loop) -> _Loop:
         """Draw token `step` of each row that is not done, and record it."""
@@ -119,34 +164,40 @@ def sample_turns(
             next_logits(model, params, hidden[:, 0]), dataclasses.replace(state, cache=cache)
         )
 
-    with jax.named_scope("prefill"):
-        offsets = jnp.arange(batch.ids.shape[1])
-        real = offsets < batch.counts[:, None]
-        positions = start.starts[:, None] + offsets
-        before = gather(store, start, shape.length, shape.aligned)
-        hidden, cache = read(model, params, batch.ids, positions, real, before)
-        last = jnp.maximum(batch.counts - 1, 0)
-        hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [R, D]
-        logits = next_logits(model, params, constrain(hidden, "batch", None))
+    before = gather(store, start, shape.length, shape.aligned)
+    state = _Loop(
+        step=jnp.zeros((), jnp.int32),
+        last=batch.ids[:, 0],
+        done=batch.limits <= 0,
+        cache=before,
+        ids=jnp.zeros((rows, block), jnp.int32),
+        logps=jnp.zeros((rows, block), jnp.float32),
+        lengths=jnp.zeros_like(first),
+    )
+    if shape.new_tokens > 1:
+        with jax.named_scope("prefill"):
+            offsets = jnp.arange(shape.new_tokens)
+            real = offsets < batch.counts[:, None]
+            positions = start.starts[:, None] + offsets
+            hidden, cache = read(model, params, batch.ids, positions, real, before)
+            last = jnp.maximum(batch.counts - 1, 0)
+            hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [R, D]
+            logits = next_logits(model, params, constrain(hidden, "batch", None))
+            state = sample(logits, dataclasses.replace(state, cache=cache))
 
     with jax.named_scope("decode"):
-        blank = _Loop(
-            step=jnp.zeros((), jnp.int32),
-            last=jnp.zeros_like(start.slots),
-            done=batch.limits <= 0,
-            cache=cache,
-            ids=jnp.zeros((rows.size, max_new), jnp.int32),
-            logps=jnp.zeros((rows.size, max_new), jnp.float32),
-            lengths=jnp.zeros_like(start.slots),
-        )
-        state = jax.lax.while_loop(
-            lambda s: (s.step < max_new) & ~jnp.all(s.done), decode, sample(logits, blank)
-        )
+        begun = state.step
+        few = jnp.sum(batch.limits > 0) * stragglers
+
+        def goes_on(state: _Loop) -> jax.Array:
+            return (state.step < block) & (jnp.sum(~state.done) > few)
+
+        state = jax.lax.while_loop(goes_on, decode, state)
 
     with jax.named_scope("keep"):
-        written = jnp.arange(offsets.size + max_new - 1)
+        written = jnp.arange(shape.new_tokens + block - 1)
         total = batch.counts + jnp.maximum(state.lengths - 1, 0)
         store = scatter(store, before, state.cache, start, written < total[:, None], shape.aligned)
     return store, Sampled(
-        ids=state.ids, logps=state.logps, lengths=state.lengths, steps=state.step - 1
+        ids=state.ids, logps=state.logps, lengths=state.lengths, steps=state.step - begun
     )

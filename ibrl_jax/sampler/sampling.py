@@ -1,13 +1,14 @@
 """How a token is drawn from logits, and the log-probability that is recorded for it.
 
-A strategy restricts the scaled logits `z = logits / T` to the tokens that may be drawn. The draw is
-Gumbel's,
+A strategy restricts the scaled logits `z = logits / T` to the tokens that may be drawn. The draw
+inverts the cumulative distribution: with one uniform number u a token,
 
-    token = argmax_v (z_v + g_v),   logp = log softmax(z)[token],
+    token = min { v : sum_{w <= v} p_w > u },   p = softmax(z),   logp = log p[token],
 
-so the recorded log-probability is always that of the distribution that was sampled from. The noise
+so the recorded log-probability is always that of the distribution that was sampled from. The number
 of a token at absolute position p of a view has the key `fold_in(key, p)`, and so depends on nothing
-else in the batch.
+else in the batch. One number a token, and not one a token of the vocabulary as in a Gumbel draw,
+leaves the noise out of the cost of a large vocabulary.
 
 Temperature 0 is greedy: the argmax, with its log-probability at T = 1. It is for evaluation; that
 number is not a behaviour log-probability.
@@ -22,7 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from ibrl_jax.errors import UserError
-from ibrl_jax.models.score import token_logp
+
+_PIECE = 128
+"""Tokens of a piece of the vocabulary, when a draw is looked up."""
 
 
 class Strategy(Protocol):
@@ -96,14 +99,52 @@ def draw(
     """
     warm = temperatures > 0
     scaled = strategy.restrict(logits / jnp.where(warm, temperatures, 1.0)[:, None])
-    noise = jax.vmap(lambda key, p: _gumbel(key, p, logits.shape[-1]))(keys, positions)
-    ids = _argmax(scaled + jnp.where(warm[:, None], noise, 0.0))
-    return ids, token_logp(scaled, ids)
+    top = jnp.max(scaled, axis=-1)
+    weights = jnp.exp(scaled - top[:, None])  # [R, V], the largest is 1
+    drawn, total = _invert(weights, jax.vmap(_uniform)(keys, positions))
+    ids = jnp.where(warm, drawn, _argmax(scaled)).astype(jnp.int32)
+    picked = jnp.take_along_axis(scaled, ids[:, None], axis=-1)[:, 0]
+    return ids, picked - top - jnp.log(total)
 
 
-def _gumbel(key: jax.Array, position: jax.Array, size: int) -> jax.Array:
+def _invert(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The index [R] at which the cumulative sum of weights [R, V] passes u x total; the totals [R].
+
+    In two looks: which piece of the vocabulary, then which token of it.
+
+    ```
+    pieces     . . . . | . . . . | . . x . | . .        sums are taken of pieces, and in one piece
+    ```
+    """
+    size = weights.shape[-1]
+    width = min(_PIECE, size)
+    padded = jnp.pad(weights, ((0, 0), (0, -size % width)))
+    pieces = padded.reshape(weights.shape[0], -1, width)  # [R, C, width]
+    sums = jnp.sum(pieces, axis=-1)
+    upto = jnp.cumsum(sums, axis=-1)  # [R, C]
+    total = upto[:, -1]
+    goal = u * total
+    piece = _first_above(upto, goal, sums)
+    before = jnp.take_along_axis(upto - sums, piece[:, None], axis=-1)[:, 0]
+    inside = jnp.take_along_axis(pieces, piece[:, None, None], axis=1)[:, 0]  # [R, width]
+    place = _first_above(jnp.cumsum(inside, axis=-1), goal - before, inside)
+    return jnp.minimum(piece * width + place, size - 1), total
+
+
+def _first_above(upto: jax.Array, goal: jax.Array, weights: jax.Array) -> jax.Array:
+    """The first index [R] of positive weight where `upto` [R, C] is above `goal` [R].
+
+    Where rounding leaves none, that of the largest weight: never one of weight 0.
+    """
+    found = (upto > goal[:, None]) & (weights > 0)
+    count = upto.shape[-1]
+    first = jnp.min(jnp.where(found, jnp.arange(count), count), axis=-1)
+    return jnp.where(first < count, first, _argmax(weights))
+
+
+def _uniform(key: jax.Array, position: jax.Array) -> jax.Array:
     key = jax.random.wrap_key_data(key, impl="threefry2x32")
-    return jax.random.gumbel(jax.random.fold_in(key, position), (size,))
+    return jax.random.uniform(jax.random.fold_in(key, position))
 
 
 def _argmax(x: jax.Array) -> jax.Array:

@@ -13,6 +13,12 @@ that each device works on its own slots and nothing crosses over.
 Keys and values can be rewound by reading on from an earlier entry; a delta layer's state cannot.
 So the store keeps two states of each: now, and where the last request began to read (the mark),
 which is where a turn that is sampled again starts from.
+
+What many views begin with (the opening) is read in one slot, and copied from there into others:
+
+```
+take       opening <- slot 2               give       slot 0 <- opening, slot 5 <- opening
+```
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from ibrl_jax.models import cache as caches
-from ibrl_jax.models.cache import KV, Cache, DeltaState, cache_axes, empty_cache
+from ibrl_jax.models.cache import KV, Cache, DeltaState, LayerCache, cache_axes, empty_cache
 from ibrl_jax.models.config import ModelConfig
 
 FRESH, MARK, NOW = 0, 1, 2
@@ -114,6 +120,49 @@ def scatter(
             layers.append(_put(kept, new, start.slots))
             marks.append(_put(next(old_marks), old, to_mark))
     return Store(now=Cache(layers=tuple(layers)), marks=tuple(marks))
+
+
+def take(store: Store, slot: jax.Array, length: int) -> Cache:
+    """A copy of the first `length` entries, and the states, of one slot; rows: 1."""
+
+    def row(x: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_index_in_dim(x, slot, keepdims=True)
+
+    def layer(x: LayerCache) -> LayerCache:
+        if isinstance(x, KV):
+            return KV(k=row(x.k)[..., :length], v=row(x.v)[:, :, :length])
+        return jax.tree.map(row, x)
+
+    return Cache(layers=tuple(layer(x) for x in store.now.layers))
+
+
+def give(store: Store, opening: Cache, slots: jax.Array, aligned: bool) -> Store:
+    """The store with an opening (see `take`) at the beginning of several slots.
+
+    Args:
+        slots: [slots] int32; one out of range is nobody's.
+    """
+    count = jax.tree.leaves(store.now.layers[0])[0].shape[0]
+    chosen = jnp.zeros(count, bool).at[slots].set(True, mode="drop")
+
+    def put(kept: jax.Array, row: jax.Array) -> jax.Array:
+        row = row.astype(kept.dtype)
+        if aligned:  # every device looks at its own slots
+            return jnp.where(chosen.reshape(-1, *[1] * (kept.ndim - 1)), row, kept)
+        return kept.at[slots].set(jnp.broadcast_to(row, (count, *row.shape[1:])), mode="drop")
+
+    def layer(kept: LayerCache, row: LayerCache) -> LayerCache:
+        if isinstance(kept, KV):
+            assert isinstance(row, KV)
+            n = row.k.shape[-1]
+            return KV(
+                k=kept.k.at[..., :n].set(put(kept.k[..., :n], row.k)),
+                v=kept.v.at[:, :, :n].set(put(kept.v[:, :, :n], row.v)),
+            )
+        return jax.tree.map(put, kept, row)
+
+    pairs = zip(store.now.layers, opening.layers, strict=True)
+    return Store(now=Cache(layers=tuple(layer(x, y) for x, y in pairs)), marks=store.marks)
 
 
 def _scatter_aligned(

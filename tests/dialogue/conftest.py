@@ -42,6 +42,8 @@ def warm_engines(speech: Speech) -> dict[Role, Engine]:
         new_tokens=(64,),
         lengths=(160,),
         max_new=MAX_NEW,
+        block=4,
+        stragglers=0.0,
     )
     programs = Programs(speech.model, settings, STOPS)
     engines = {role: Engine(programs) for role in (LEFT, RIGHT)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -185,11 +185,40 @@ class _Slots:
         self.free.add(slot)
 
 
-class TalkingEngine(_Slots):
+class InLine:
+    """Requests in line; a step answers all of them by `run`, but those whose slot is free again."""
+
+    free: set[int] = set()  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._line: list[tuple[int, Request]] = []
+        self._tickets = 0
+
+    @property
+    def busy(self) -> bool:
+        self._line = [(t, r) for t, r in self._line if r.slot not in self.free]
+        return bool(self._line)
+
+    def submit(self, request: Request) -> int:
+        self._tickets += 1
+        self._line.append((self._tickets, request))
+        return self._tickets
+
+    def step(self) -> list[tuple[int, Completion]]:
+        line, self._line = self._line, []
+        done = self.run([request for _, request in line])
+        return [(ticket, answer) for (ticket, _), answer in zip(line, done, strict=True)]
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        raise NotImplementedError
+
+
+class TalkingEngine(_Slots, InLine):
     """Answers each request with a function of all the text in its view; cut off after `max_new`."""
 
     def __init__(self, says: Callable[[str, tuple[int, int]], str], slots: int = 64) -> None:
-        super().__init__(slots)
+        _Slots.__init__(self, slots)
+        InLine.__init__(self)
         self._says = says
         self.requests: list[Request] = []
         self.loaded: list[str] = []
@@ -198,6 +227,9 @@ class TalkingEngine(_Slots):
 
     def load(self, name: str, params: Any) -> None:
         self.loaded.append(name)
+
+    def share(self, ids: Sequence[int]) -> None:
+        pass
 
     def warmup(self) -> None:
         pass
@@ -221,6 +253,7 @@ class Recorder:
 
     engine: Any
     log: list[tuple[Request, Completion]] = field(default_factory=list)
+    _asked: dict[int, Request] = field(default_factory=dict)
 
     @property
     def settings(self) -> Any:
@@ -232,13 +265,20 @@ class Recorder:
     def release(self, slot: int) -> None:
         self.engine.release(slot)
 
-    def run(self, requests: Iterable[Request]) -> list[Completion]:
-        kept = [
-            Request(r.params, r.slot, list(r.ids), r.key, r.temperature, r.max_new)
-            for r in requests
-        ]
-        done = self.engine.run(kept)
-        self.log += zip(kept, done, strict=True)
+    @property
+    def busy(self) -> bool:
+        return self.engine.busy
+
+    def submit(self, request: Request) -> int:
+        r = request
+        kept = Request(r.params, r.slot, list(r.ids), r.key, r.temperature, r.max_new)
+        ticket = self.engine.submit(kept)
+        self._asked[ticket] = kept
+        return ticket
+
+    def step(self) -> list[tuple[int, Completion]]:
+        done = self.engine.step()
+        self.log += [(self._asked.pop(ticket), answer) for ticket, answer in done]
         return done
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.sampler.types import Completion, Request
+from tests.dialogue.fakes import InLine
 
 
-class FakeEngine:
+class FakeEngine(InLine):
     """Answers each request with its first id plus one, and remembers the batches."""
 
     def __init__(self, fails: bool = False) -> None:
+        super().__init__()
         self.batches: list[list[int]] = []
         self.fails = fails
 
@@ -197,3 +199,68 @@ def test_those_who_ask_during_a_run_are_heard_when_its_askers_are_gone() -> None
 
     asyncio.run(asyncio.wait_for(main(), 5))
     assert engine.batches == [[0], [1]]
+
+
+class Blocks(InLine):
+    """Works on every request for `max_new` steps, two requests at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[int]] = []
+        self._left: dict[int, int] = {}
+
+    def step(self) -> list[tuple[int, Completion]]:
+        taken = self._line[:2]
+        self.batches.append([request.slot for _, request in taken])
+        done = []
+        for ticket, request in taken:
+            self._left[ticket] = self._left.get(ticket, request.max_new) - 1
+            if not self._left[ticket]:
+                done.append((ticket, Completion([request.ids[0]], [0.0], "stop")))
+        over = {ticket for ticket, _ in done}
+        self._line = [(t, r) for t, r in self._line if t not in over]
+        return done
+
+
+def in_turns(lengths: list[list[int]], hurries: bool = False) -> list[list[list[int]]]:
+    """Dialogues that speak to two engines in turns; a turn's length is its steps. The batches."""
+    import time
+
+    class Hasty(Blocks):
+        def step(self) -> list[tuple[int, Completion]]:
+            time.sleep(0.0 if hurries else 0.003)
+            return super().step()
+
+    engines = [Hasty(), Blocks()]
+
+    async def main() -> None:
+        conductor = Conductor()
+
+        async def dialogue(number: int) -> None:
+            with conductor.dialogue():
+                for turn, steps in enumerate(lengths[number]):
+                    asked = Request("live", number, [number], (0, 0), 1.0, steps)
+                    await conductor.sample(engines[turn % 2], asked)
+
+        await asyncio.gather(*(dialogue(n) for n in range(len(lengths))))
+        conductor.close()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+    return [engine.batches for engine in engines]
+
+
+def test_both_engines_work_once_dialogues_are_out_of_step() -> None:
+    first, second = in_turns([[1, 1, 1], [1, 1, 1], [1, 1], [1, 1]])
+    assert first == [[0, 1], [2, 3], [0, 1]]  # a step takes two, so the others come after
+    assert second == [[0, 1], [2, 3]]  # in the ticks 2 and 3
+
+
+def test_a_short_turn_does_not_wait_for_a_long_one() -> None:
+    first, second = in_turns([[3, 1], [1, 1, 1]])
+    assert first == [[0, 1], [0], [0, 1]]  # dialogue 1 is back while 0 still has its first turn
+    assert second == [[1], [0]]
+
+
+def test_what_runs_together_does_not_depend_on_the_clock() -> None:
+    lengths = [[1 + (3 * n + t) % 4 for t in range(5)] for n in range(5)]
+    assert in_turns(lengths, hurries=True) == in_turns(lengths)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ibrl_jax.dialogue.agents import ApiSpeaker, ScriptedSpeaker
-from ibrl_jax.dialogue.loop import _play, play
+from ibrl_jax.dialogue.loop import play, playing
 from ibrl_jax.endpoints.errors import EndpointError, EndpointStop, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.rewards.types import Failed, Scored
@@ -114,7 +114,7 @@ def test_a_refused_key_stops_everything_and_hangs_nothing(engines, local, hall, 
     found = matches(here, 6)
     found[3] = replace(found[3], speakers={**here, LEFT: refused})
     with pytest.raises(UserError, match="refused the key in KEY"):
-        soon(_play(hall(horizon=50, cuts_are_legal=True), found))
+        soon(playing(hall(horizon=50, cuts_are_legal=True), found))
     assert play(hall(horizon=2, cuts_are_legal=True), matches(here, 6))  # all slots are free again
 
 
@@ -130,7 +130,7 @@ def test_an_unknown_family_stops_the_stage_with_one_sentence(hall, matches) -> N
         RIGHT: ScriptedSpeaker(domain=domain, family="nobody"),
     }
     with pytest.raises(UserError, match="there is no family nobody"):
-        soon(_play(hall(domain=domain), matches(speakers, 3)))
+        soon(playing(hall(domain=domain), matches(speakers, 3)))
     assert len(engine.free) == engine.count
 
 
@@ -144,7 +144,7 @@ def test_slots_come_back_when_the_stage_is_cancelled(local, hall, matches) -> No
     speakers = {role: local(engine, role, 64) for role, engine in engines.items()}
 
     async def main() -> None:
-        stage = asyncio.create_task(_play(hall(horizon=10_000), matches(speakers, 4)))
+        stage = asyncio.create_task(playing(hall(horizon=10_000), matches(speakers, 4)))
         while not engines[RIGHT].requests:
             await asyncio.sleep(0.005)
         assert len(engines[LEFT].free) == engines[LEFT].count - 4
@@ -165,7 +165,7 @@ def test_an_engine_that_fails_fails_the_stage(local, hall, matches) -> None:
     engines = {LEFT: Gone(polite), RIGHT: TalkingEngine(polite)}
     speakers = {role: local(engine, role, 64) for role, engine in engines.items()}
     with pytest.raises(RuntimeError, match="the device is gone"):
-        soon(_play(hall(), matches(speakers, 4)))
+        soon(playing(hall(), matches(speakers, 4)))
     for engine in engines.values():
         assert len(engine.free) == engine.count
 

@@ -62,7 +62,14 @@ def make_engine(model):
 
     def make(stop_ids, strategy=None, **changes):
         small: dict[str, Any] = dict(
-            slots=3, max_length=16, rows=(2,), new_tokens=(8,), lengths=(16,), max_new=6
+            slots=3,
+            max_length=16,
+            rows=(2,),
+            new_tokens=(8,),
+            lengths=(16,),
+            max_new=6,
+            block=4,
+            stragglers=0.0,
         )
         engine = Engine(Programs(model, EngineSettings(**small | changes), stop_ids, strategy))
         with quick_compile():
@@ -75,7 +82,14 @@ def make_engine(model):
 @pytest.fixture(scope="session")
 def shared_engine(make_engine):
     return make_engine(
-        STOPS, slots=6, max_length=48, rows=(1, 4), new_tokens=(10,), lengths=(24, 48), max_new=8
+        STOPS,
+        slots=6,
+        max_length=48,
+        rows=(1, 4),
+        new_tokens=(10,),
+        lengths=(24, 48),
+        max_new=8,
+        block=8,
     )
 
 

@@ -134,7 +134,7 @@ def test_a_longer_cache_bucket_changes_no_token(engine):
 
 def test_keys_that_differ_give_different_tokens(engine):
     slots = [engine.acquire() for _ in range(4)]
-    done = engine.run([ask(s, text(5, 1), key=(s, 0)) for s in slots])
+    done = engine.run([ask(s, text(5, 1), key=(s, 1)) for s in slots])
     assert len({tuple(d.ids) for d in done}) == 4
 
 
@@ -282,7 +282,14 @@ def test_parameters_of_host_and_device_are_laid_out_by_one_program(engine, sets,
 
 def test_parameters_that_are_loaded_before_the_warm_up_compile_one_program(model, sets):
     settings = EngineSettings(
-        slots=1, max_length=8, rows=(1,), new_tokens=(4,), lengths=(8,), max_new=2
+        slots=1,
+        max_length=8,
+        rows=(1,),
+        new_tokens=(4,),
+        lengths=(8,),
+        max_new=2,
+        block=2,
+        stragglers=0.0,
     )
     engine = Engine(Programs(model, settings, STOPS))
     assert engine.compilations == 0

@@ -23,7 +23,14 @@ NETWORK = preset("qwen3_5_micro", vocab_size=V, layers=2, period=("delta", "full
 LORA = LoraSettings(rank=2, alpha=4.0, targets=("q", "down"))
 MODEL = Decoder(NETWORK, LORA)
 SETTINGS = EngineSettings(
-    slots=4, max_length=LONGEST, rows=(2, 4), new_tokens=(10,), lengths=(LONGEST,), max_new=6
+    slots=4,
+    max_length=LONGEST,
+    rows=(2, 4),
+    new_tokens=(10,),
+    lengths=(LONGEST,),
+    max_new=6,
+    block=4,
+    stragglers=0.0,
 )
 ONE = MeshSettings(data=1, fsdp=1, tensor=1)
 
@@ -174,3 +181,28 @@ def test_a_mesh_that_does_not_divide_the_slots_is_refused():
 
     with pytest.raises(UserError, match="the engine has 4 slots, which mesh.data x mesh.fsdp = 3"):
         Programs(MODEL, SETTINGS, STOPS, mesh=Two())  # pyright: ignore[reportArgumentType]
+
+
+def test_a_shared_opening_changes_no_token(engine, scores):
+    """Its delta states are copied too, and become the mark that a retracted turn goes back to."""
+    opening = text(13, 77)  # more than a call reads at once
+    engine.share(opening)
+    with quick():
+        engine.warmup()
+    for _ in range(2):  # the second time nobody reads it
+        slots = [engine.acquire() for _ in range(3)]
+        views = [opening + text(2 + s, s) for s in slots]
+        for turn in range(2):
+            requests = [ask(s, v, key=(turn, s)) for s, v in zip(slots, views, strict=True)]
+            before = engine.stats.tokens_read
+            done = engine.run(requests)
+            again = engine.run(requests)
+            assert [d.ids for d in again] == [d.ids for d in done]
+            if turn:  # twice what is new in three views
+                assert engine.stats.tokens_read - before == 2 * 3 * 4
+            for view, answer in zip(views, done, strict=True):
+                assert_scored(scores, "a", view, answer)
+                view += answer.ids + text(3, len(view))
+        for slot in slots:
+            engine.release(slot)
+    assert engine.stats.tokens_shared == 5 * len(opening)

@@ -112,3 +112,40 @@ def test_a_draw_depends_on_its_key_and_position_alone():
 def test_impossible_strategies_are_refused(make):
     with pytest.raises(UserError, match="top_"):
         make()
+
+
+@pytest.mark.parametrize("strategy", [Temperature(), TopK(40)])
+def test_a_vocabulary_of_several_pieces_is_drawn_from_alike(strategy):
+    """300 tokens are three pieces, the last not full; most of them have a chance in each case."""
+    size = 300
+    logits = np.random.default_rng(1).normal(size=size).astype(np.float32) * 2
+    kept = np.isin(np.arange(size), np.argsort(-logits)[: getattr(strategy, "k", size)])
+    probs = softmax(np.where(kept, logits.astype(np.float64), -np.inf))
+    ids, logps = drawn(
+        strategy,
+        np.broadcast_to(logits, (R, size)),
+        np.broadcast_to(np.array([5, 6], np.uint32), (R, 2)),
+        np.arange(R),
+        np.ones(R, np.float32),
+    )
+    np.testing.assert_allclose(logps, np.log(probs[ids]), atol=1e-5)
+    counts = np.bincount(ids, minlength=size)
+    assert counts[~kept].sum() == 0
+    often = R * probs >= 5
+    seen = [*counts[often], counts[~often].sum()]
+    want = [*(R * probs[often]), R * probs[~often].sum()]
+    if not want[-1]:
+        seen, want = seen[:-1], want[:-1]
+    assert len(want) > 30
+    assert stats.chisquare(seen, want).pvalue > 1e-3
+
+
+def test_a_token_without_a_chance_is_never_drawn():
+    """One token of some piece has all of it, whatever the number that is drawn."""
+    logits = np.full((500, 300), -np.inf, np.float32)
+    at = np.random.default_rng(2).integers(300, size=500)
+    logits[np.arange(500), at] = 3.0
+    keys = np.broadcast_to(np.array([1, 2], np.uint32), (500, 2))
+    ids, logps = drawn(Temperature(), logits, keys, np.arange(500), np.ones(500, np.float32))
+    np.testing.assert_array_equal(ids, at)
+    np.testing.assert_allclose(logps, 0.0, atol=1e-6)
