@@ -10,6 +10,13 @@ that a run compiles one program a bucket however many seats happened to be live:
     weight       [B]      1 for a real row, 0 for a padding row
 
 Padding is known by length, never by a token's id: pad may equal end-of-sequence.
+
+Packed, several short views share a row. They never see each other: segments are told apart, and
+positions start anew. What is one figure a view then has a column for each place in a row:
+
+    segment_ids  [B, T]   1 1 1 1 1 2 2 2 2 2 2 2 2 0 0
+    positions    [B, T]   0 1 2 3 4 0 1 2 3 4 5 6 7 . .
+    weight       [B, S]   1 1 0 0                           S places, two of them taken
 """
 
 from __future__ import annotations
@@ -33,13 +40,15 @@ class BatchSettings:
     """`lengths`: bucket lengths in tokens, ascending. `rows`: rows of every batch.
 
     `micro_batch`: rows that go through the network at once; it divides `rows`. `pad_id`: the token
-    that fills up a row (any id of the vocabulary will do, nothing reads it).
+    that fills up a row (any id of the vocabulary will do, nothing reads it). `places`: views that
+    may share a row; 1: none do.
     """
 
     lengths: tuple[int, ...]
     rows: int
     micro_batch: int
     pad_id: int
+    places: int
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
@@ -51,6 +60,8 @@ class BatchSettings:
                 f"batch.rows is {self.rows} with batch.micro_batch {self.micro_batch}: rows must "
                 "be a positive multiple of the micro-batch."
             )
+        if self.places < 1:
+            raise UserError(f"batch.places is {self.places}: a row needs at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +75,13 @@ class Row:
 
 
 class RoleBatch(flax.struct.PyTreeNode):
-    """The rows of one update (see the module's drawing); leading axes are [B] or [M, b].
+    """The rows of one update (see the module's drawings); leading axes are [B] or [M, b].
 
     `behaviour_logp` are log-probabilities under the distribution that was sampled from,
-    `reference_logp` those of the role's own starting policy, both in nats, both read only where a
-    token is trained on. `degenerate` marks rows of a group without a signal.
+    `reference_logp` those of the role's own starting policy, both in nats. `importance` multiplies
+    a token's clipped objective, and nothing else: 1, but for a batch that older parameters sampled.
+    All three are read only where a token is trained on. `degenerate` marks views of a group without
+    a signal. Figures of views are [B], or [B, S] where S of them may share a row.
     """
 
     ids: Any  # [B, T] int32
@@ -78,9 +91,27 @@ class RoleBatch(flax.struct.PyTreeNode):
     loss_mask: Any  # [B, T] bool
     behaviour_logp: Any  # [B, T] float32
     reference_logp: Any  # [B, T] float32
-    advantage: Any  # [B] float32
-    degenerate: Any  # [B] bool
-    weight: Any  # [B] float32
+    importance: Any  # [B, T] float32
+    advantage: Any  # [B] or [B, S] float32
+    degenerate: Any  # [B] or [B, S] bool
+    weight: Any  # [B] or [B, S] float32
+
+    def columns(self, count: int) -> RoleBatch:
+        """The first `count` tokens of each row."""
+        cut = {name: getattr(self, name)[..., :count] for name in _OF_TOKENS}
+        return self.replace(**cut)
+
+
+_OF_TOKENS = (
+    "ids",
+    "positions",
+    "segment_ids",
+    "segment",
+    "loss_mask",
+    "behaviour_logp",
+    "reference_logp",
+    "importance",
+)
 
 
 def rows_of(trajectories: Sequence[Trajectory], credits: Credits, role: str) -> list[Row]:
@@ -108,17 +139,44 @@ def bucket(length: int, lengths: Sequence[int]) -> int | None:
 
 
 def build(rows: Sequence[Row], settings: BatchSettings) -> RoleBatch | None:
-    """The host arrays of a batch; `reference_logp` is still 0.
+    """The host arrays of a batch; `reference_logp` is still 0 and `importance` 1.
 
-    Rows are ordered by (length, draw, rollout, role), whatever order they came in, so that a
-    micro-batch holds rows of like length; padding rows come last. None when no row holds a sampled
-    token: a role without anything to learn from is skipped.
+    Views are ordered by (length, draw, rollout, role), whatever order they came in, so that a
+    micro-batch holds rows of like length; padding rows come last. Packed, each goes into the first
+    row that has room, the longest first; then rows are ordered by how full they are. None when no
+    view holds a sampled token: a role without anything to learn from is skipped.
 
-    Raises UserError for a view longer than the longest bucket, ValueError for more rows than a
-    batch has, for a seat given twice, and for a sampled token at the start of a row (nothing
+    Raises UserError for a view longer than the longest bucket, ValueError for more views than a
+    batch has rows, for a seat given twice, and for a sampled token at the start of a view (nothing
     precedes it).
     """
     rows = sorted(rows, key=lambda r: (len(r.view.ids), r.draw, r.rollout, r.view.role))
+    _check(rows, settings)
+    if not any(r.view.loss_mask.any() for r in rows):
+        return None
+    length = bucket(max(len(r.view.ids) for r in rows), settings.lengths)
+    assert length is not None
+    batch = _blank(settings.rows, length, settings.pad_id, settings.places)
+    for b, shared in enumerate(_packed(rows, length, settings.places)):
+        begin = 0
+        for place, row in enumerate(shared):
+            view, n = row.view, len(row.view.ids)
+            here = (b, slice(begin, begin + n))
+            batch.ids[here] = view.ids
+            batch.positions[here] = np.arange(n)
+            batch.segment_ids[here] = place + 1
+            batch.segment[here] = view.segment
+            batch.loss_mask[here] = view.loss_mask
+            batch.behaviour_logp[here] = view.behaviour_logp
+            of_view = b if settings.places == 1 else (b, place)
+            batch.advantage[of_view] = row.credit.advantage
+            batch.degenerate[of_view] = row.credit.degenerate
+            batch.weight[of_view] = 1.0
+            begin += n
+    return batch
+
+
+def _check(rows: Sequence[Row], settings: BatchSettings) -> None:
     names = [(r.draw, r.rollout, r.view.role) for r in rows]
     if len(set(names)) < len(names):
         raise ValueError("a seat has two rows in one batch")
@@ -133,23 +191,26 @@ def build(rows: Sequence[Row], settings: BatchSettings) -> RoleBatch | None:
             )
         if r.view.loss_mask[:1].any():
             raise ValueError(f"{r.view.role}, draw {r.draw}: the first token of a row was sampled")
-    if not any(r.view.loss_mask.any() for r in rows):
-        return None
 
-    length = bucket(max(len(r.view.ids) for r in rows), settings.lengths)
-    assert length is not None
-    batch = _blank(settings.rows, length, settings.pad_id)
-    for b, row in enumerate(rows):
-        view, n = row.view, len(row.view.ids)
-        batch.ids[b, :n] = view.ids
-        batch.segment_ids[b, :n] = 1
-        batch.segment[b, :n] = view.segment
-        batch.loss_mask[b, :n] = view.loss_mask
-        batch.behaviour_logp[b, :n] = view.behaviour_logp
-        batch.advantage[b] = row.credit.advantage
-        batch.degenerate[b] = row.credit.degenerate
-        batch.weight[b] = 1.0
-    return batch
+
+def _packed(rows: Sequence[Row], length: int, places: int) -> list[list[Row]]:
+    """Views that share a row of `length` tokens, fullest row last; `rows` ascend in length."""
+    if places == 1:
+        return [[row] for row in rows]
+    shared: list[list[Row]] = []
+    filled: list[int] = []
+    for row in reversed(rows):
+        n = len(row.view.ids)
+        fits = (
+            i for i, used in enumerate(filled) if used + n <= length and len(shared[i]) < places
+        )
+        at = next(fits, len(shared))
+        if at == len(shared):
+            shared.append([])
+            filled.append(0)
+        shared[at].append(row)
+        filled[at] += n
+    return [shared[i] for i in sorted(range(len(shared)), key=lambda i: filled[i])]
 
 
 def to_micro(batch: RoleBatch, size: int) -> RoleBatch:
@@ -160,13 +221,15 @@ def to_micro(batch: RoleBatch, size: int) -> RoleBatch:
     return jax.tree.map(lambda x: x.reshape(rows // size, size, *x.shape[1:]), batch)
 
 
-def abstract_batch(rows: int, length: int) -> RoleBatch:
+def abstract_batch(rows: int, length: int, places: int = 1) -> RoleBatch:
     """The shapes and dtypes of a batch [rows, length], to compile for before there is one."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _blank(rows, length, 0))
+    blank = _blank(rows, length, 0, places)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank)
 
 
-def _blank(rows: int, length: int, pad_id: int) -> RoleBatch:
+def _blank(rows: int, length: int, pad_id: int, places: int) -> RoleBatch:
     shape = (rows, length)
+    of_views = (rows,) if places == 1 else (rows, places)
     return RoleBatch(
         ids=np.full(shape, pad_id, np.int32),
         positions=np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
@@ -175,7 +238,8 @@ def _blank(rows: int, length: int, pad_id: int) -> RoleBatch:
         loss_mask=np.zeros(shape, bool),
         behaviour_logp=np.zeros(shape, np.float32),
         reference_logp=np.zeros(shape, np.float32),
-        advantage=np.zeros(rows, np.float32),
-        degenerate=np.zeros(rows, bool),
-        weight=np.zeros(rows, np.float32),
+        importance=np.ones(shape, np.float32),
+        advantage=np.zeros(of_views, np.float32),
+        degenerate=np.zeros(of_views, bool),
+        weight=np.zeros(of_views, np.float32),
     )

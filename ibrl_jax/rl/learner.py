@@ -6,7 +6,14 @@
 
 Whatever differs between roles (learning rate, schedule, coefficients, temperature) is traced, so
 all roles share one program a bucket; whatever shapes the program is in `LearnerSettings`.
-Micro-batches of nothing but padding rows are not run. If the loss or the gradient is not finite,
+Micro-batches of nothing but padding rows are not run. On a CPU a small network's operations are too
+short to be split over cores; with `lanes`, micro-batches are dealt out to programs that run side by
+side, and their sums are added in one order:
+
+    lane 0   micro-batches 0, 2, 4 ..    gradient sum --+--> one step
+    lane 1   micro-batches 1, 3, 5 ..    gradient sum --+
+
+If the loss or the gradient is not finite,
 the program returns the state it was given, bit for bit, and says so; `check_finite` turns that into
 an error.
 """
@@ -14,7 +21,9 @@ an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from threading import Lock
 from typing import Any, Protocol
 
@@ -23,15 +32,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.rules import mesh_of, use
 from ibrl_jax.rl.batches import RoleBatch, to_micro
 from ibrl_jax.rl.losses import LossSettings, LossSums, grpo
+from ibrl_jax.rl.optimiser import Hyper, abstract_optimiser, adamw, beside, learning_rate
 
 Metrics = dict[str, Any]
+Lane = tuple[Any, Any]
+"""Which of how many: its micro-batches are `index`, `index + count`, and so on; int32 scalars."""
 
 
 class TrainingError(UserError):
@@ -58,34 +70,15 @@ class Score(Protocol):
     ) -> tuple[jax.Array, jax.Array]: ...
 
 
-class Hyper(flax.struct.PyTreeNode):
-    """One role's numbers, all scalars and all traced: changing one recompiles nothing.
-
-    The learning rate rises linearly over `warmup_updates`, then follows a half cosine to
-    `final_fraction` of itself at `total_updates` (final_fraction 1: constant), counted in this
-    role's own updates. `kl` and `entropy` are per nat. `temperature` is the one that the role
-    samples at.
-    """
-
-    learning_rate: Any
-    warmup_updates: Any
-    total_updates: Any
-    final_fraction: Any
-    weight_decay: Any
-    clip_norm: Any
-    kl: Any
-    entropy: Any
-    clip_low: Any
-    clip_high: Any
-    temperature: Any
-
-
 @dataclass(frozen=True, kw_only=True)
 class LearnerSettings:
     """What is compiled in. `micro_batch` in rows; `b1`, `b2`, `eps` are AdamW's.
 
     `lengths`: columns, ascending, that a micro-batch may be cut to; it takes the least that holds
     its longest row. Empty: never cut.
+
+    `lanes`: programs of one update that run side by side, where micro-batches can be dealt out to
+    them evenly, and never on a mesh. Losses and gradients are those of one but for rounding.
 
     `stacked`: keys of subtrees whose leaves carry a leading layer axis (layers under `nn.scan`). A
     stack of vectors is two-dimensional and yet no matrix, so it must not decay.
@@ -94,6 +87,7 @@ class LearnerSettings:
     loss: LossSettings
     micro_batch: int
     lengths: tuple[int, ...]
+    lanes: int = 1
     b1: float
     b2: float
     eps: float
@@ -102,6 +96,8 @@ class LearnerSettings:
     def __post_init__(self) -> None:
         if self.micro_batch < 1:
             raise UserError(f"micro_batch is {self.micro_batch}: it must be 1 or more.")
+        if self.lanes < 1:
+            raise UserError(f"lanes is {self.lanes}: it must be 1 or more.")
 
 
 class LearnerState(flax.struct.PyTreeNode):
@@ -110,44 +106,6 @@ class LearnerState(flax.struct.PyTreeNode):
     params: Params
     opt_state: Any
     updates: Any
-
-
-def learning_rate(hyper: Hyper, updates: Any) -> jax.Array:
-    """The rate of the update that follows `updates` earlier ones (see `Hyper`); a scalar."""
-    done = jnp.asarray(updates, jnp.float32)
-    warm = jnp.minimum((done + 1.0) / jnp.maximum(hyper.warmup_updates, 1.0), 1.0)
-    horizon = jnp.maximum(hyper.total_updates - hyper.warmup_updates, 1.0)
-    progress = jnp.clip((done - hyper.warmup_updates) / horizon, 0.0, 1.0)
-    cosine = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-    return hyper.learning_rate * warm * (hyper.final_fraction + (1 - hyper.final_fraction) * cosine)
-
-
-def matrices(params: Params, stacked: tuple[str, ...]) -> Any:
-    """A tree of bools: which leaves are matrices (two axes or more beside a leading layer axis)."""
-
-    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
-        keys = {str(getattr(k, "key", getattr(k, "name", k))) for k in path}
-        return leaf.ndim - bool(keys & set(stacked)) >= 2
-
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
-
-
-def abstract_optimiser(optimiser: optax.GradientTransformation, params: Params) -> Any:
-    """The shapes and shardings of an optimiser's state: moments lie where their parameters do.
-
-    `params` are arrays, or their shapes with shardings.
-    """
-
-    def at(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return optax.tree.map_params(
-        optimiser,
-        lambda x, like: at(x, like.sharding),
-        jax.eval_shape(optimiser.init, params),
-        params,
-        transform_non_params=lambda x: at(x, _beside(params)),
-    )
 
 
 def check_finite(metrics: Mapping[str, Any], role: str) -> None:
@@ -173,15 +131,21 @@ class Learner:
         self._settings = settings
         self._programs: dict[tuple[str, Hashable], Callable[..., Any]] = {}
         self._compiling = Lock()
+        # What one thread gives to a device runs in turn; what two give, side by side.
+        self._lanes = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"lane{index}")
+            for index in range(settings.lanes)
+        ]
 
     @property
     def compilations(self) -> int:
-        """Programs compiled so far: a bucket has one for updates, one for reference log-probs."""
+        """Programs compiled so far: a bucket has one for updates, one for reference log-probs;
+        with lanes, one for gradients, one for steps, and one for log-probs."""
         return len(self._programs)
 
     @property
     def programs(self) -> dict[str, Any]:
-        """The compiled programs, by name (`update` or `logp`, and a number)."""
+        """The compiled programs, by name (`update`, `gradient`, `step` or `logp`) and number."""
         return {f"{key[0]} {i}": p for i, (key, p) in enumerate(self._programs.items())}
 
     def init(self, params: Params) -> LearnerState:
@@ -197,7 +161,7 @@ class Learner:
         params = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), params
         )
-        updates = jax.ShapeDtypeStruct((), np.int32, sharding=_beside(params))
+        updates = jax.ShapeDtypeStruct((), np.int32, sharding=beside(params))
         opt_state = abstract_optimiser(self._fresh(), params)
         return LearnerState(params=params, opt_state=opt_state, updates=updates)
 
@@ -211,8 +175,14 @@ class Learner:
         scalars on the device: `LossSums.metrics`, and `finite`, `grad_norm` (before clipping),
         `learning_rate`, `updates` (after this one).
         """
-        args = (state, frozen, batch, _traced(hyper))
-        return self._program("update", args)(*args)
+        hyper = _traced(hyper)
+        lanes = self._lanes_of(state.params, batch)
+        if lanes == 1:
+            args = (state, frozen, batch, hyper)
+            return self._program("update", args)(*args)
+        parts = self._dealt("gradient", (state.params, frozen, batch, hyper), lanes)
+        args = (state, parts, hyper)
+        return self._program("step", args)(*args)
 
     def reference_logp(
         self, params: Params, frozen: Params | None, batch: RoleBatch, temperature: Any
@@ -223,7 +193,25 @@ class Learner:
         `batch.replace(reference_logp=...)`.
         """
         args = (params, frozen, batch, _traced(temperature))
-        return self._program("logp", args)(*args)
+        lanes = self._lanes_of(params, batch)
+        if lanes == 1:
+            return self._program("logp", args)(*args)
+        return reduce(jnp.add, self._dealt("logp", args, lanes))  # each has 0 where others have not
+
+    def gradient(
+        self, params: Params, frozen: Params | None, batch: RoleBatch, hyper: Hyper, lanes: int
+    ) -> list[Any]:
+        """What an update computes before its step, by so many lanes: for whoever takes its time.
+
+        One program serves any number of lanes up to the settings'; see `compile_gradient`.
+        """
+        return self._dealt("gradient", (params, frozen, batch, _traced(hyper)), lanes)
+
+    def compile_gradient(
+        self, params: Params, frozen: Params | None, batch: RoleBatch, hyper: Hyper
+    ) -> Any:
+        """The program that `gradient` calls; nothing is run."""
+        return self._program("gradient", (params, frozen, batch, _traced(hyper), _lane(0, 1)))
 
     def warmup(
         self,
@@ -236,10 +224,35 @@ class Learner:
         """Compile for each batch shape ahead of time (`abstract_batch`), the update and, with
         `reference`, the reference log-probs too. Nothing is run; `state` may be abstract as well.
         """
+        hyper = _traced(hyper)
         for batch in batches:
-            self._program("update", (state, frozen, batch, _traced(hyper)))
+            lanes = self._lanes_of(state.params, batch)
+            lane = () if lanes == 1 else (_lane(0, lanes),)
+            whole = (state.params, frozen, batch)
+            if lanes == 1:
+                self._program("update", (state, frozen, batch, hyper))
+            else:
+                part = (state.params, jax.eval_shape(LossSums.zeros))
+                parts = [_beside_params(part, state.params)] * lanes
+                self._program("gradient", (*whole, hyper, *lane))
+                self._program("step", (state, parts, hyper))
             if reference:
-                self._program("logp", (state.params, frozen, batch, _traced(hyper.temperature)))
+                self._program("logp", (*whole, hyper.temperature, *lane))
+
+    def _lanes_of(self, params: Params, batch: RoleBatch) -> int:
+        """The programs among which a batch's micro-batches are dealt."""
+        if mesh_of(params) is not None:
+            return 1
+        shape = batch.ids.shape
+        count = shape[0] // self._settings.micro_batch if len(shape) == 2 else shape[0]
+        return next(n for n in range(self._settings.lanes, 0, -1) if count % n == 0)
+
+    def _dealt(self, name: str, args: tuple[Any, ...], lanes: int) -> list[Any]:
+        """What each lane's program gives, in order; nobody waits for the device."""
+        calls = [(*args, _lane(index, lanes)) for index in range(lanes)]
+        program = self._program(name, calls[0])
+        jobs = [lane.submit(program, *call) for lane, call in zip(self._lanes, calls, strict=False)]
+        return [job.result() for job in jobs]
 
     def _program(self, name: str, args: tuple[Any, ...]) -> Callable[..., Any]:
         key = (name, _signature(args))
@@ -252,15 +265,38 @@ class Learner:
     def _jitted(self, name: str, args: tuple[Any, ...]) -> Any:
         if name == "logp":
             return jax.jit(self._logp)
+        if name == "gradient":
+            return jax.jit(self._gradient)
         # The next call must find the state placed as this one did.
         placed = jax.tree.map(_placement, args[0])
         on_default = any(p is None for p in jax.tree.leaves(placed, is_leaf=lambda p: p is None))
         shardings = None if on_default else (placed, None)
-        return jax.jit(self._update, donate_argnums=0, out_shardings=shardings)
+        work = self._update if name == "update" else self._added
+        return jax.jit(work, donate_argnums=0, out_shardings=shardings)
 
     def _update(
         self, state: LearnerState, frozen: Params | None, batch: RoleBatch, hyper: Hyper
     ) -> tuple[LearnerState, Metrics]:
+        grads, sums = self._gradient(state.params, frozen, batch, hyper)
+        return self._step(state, grads, sums, hyper)
+
+    def _added(
+        self, state: LearnerState, parts: list[tuple[Params, LossSums]], hyper: Hyper
+    ) -> tuple[LearnerState, Metrics]:
+        grads, sums = parts[0]
+        for more_grads, more_sums in parts[1:]:
+            grads, sums = jax.tree.map(jnp.add, grads, more_grads), sums.merge(more_sums)
+        return self._step(state, grads, sums, hyper)
+
+    def _gradient(
+        self,
+        params: Params,
+        frozen: Params | None,
+        batch: RoleBatch,
+        hyper: Hyper,
+        lane: Lane | None = None,
+    ) -> tuple[Params, LossSums]:
+        """The gradient of the loss sum, and the sums, of a lane's micro-batches (None: of all)."""
         micro = self._micro(batch)
 
         def loss_sum(params: Params, rows: RoleBatch) -> tuple[jax.Array, LossSums]:
@@ -283,12 +319,17 @@ class Learner:
             grads, sums = carry
             with jax.named_scope("micro_batch"):
                 new, here = self._cut(
-                    lambda rows: jax.grad(loss_sum, has_aux=True)(state.params, rows), _at(micro, m)
+                    lambda rows: jax.grad(loss_sum, has_aux=True)(params, rows), _at(micro, m)
                 )
             return jax.tree.map(jnp.add, grads, new), sums.merge(here)
 
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        grads, sums = jax.lax.fori_loop(0, _used(micro), accumulate, (zeros, LossSums.zeros()))
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return _each(micro, lane, accumulate, (zeros, LossSums.zeros()))
+
+    def _step(
+        self, state: LearnerState, grads: Params, sums: LossSums, hyper: Hyper
+    ) -> tuple[LearnerState, Metrics]:
+        """AdamW, given the gradient of the whole loss sum; nothing, if that is not finite."""
         grads = jax.tree.map(lambda g: g / sums.divisor, grads)
 
         with jax.named_scope("adamw"):
@@ -312,7 +353,12 @@ class Learner:
         return after, sums.metrics() | extra
 
     def _logp(
-        self, params: Params, frozen: Params | None, batch: RoleBatch, temperature: jax.Array
+        self,
+        params: Params,
+        frozen: Params | None,
+        batch: RoleBatch,
+        temperature: jax.Array,
+        lane: Lane | None = None,
     ) -> jax.Array:
         micro = self._micro(batch)
 
@@ -329,7 +375,7 @@ class Learner:
             return jax.lax.dynamic_update_index_in_dim(out, logp, m, 0)
 
         zeros = jnp.zeros_like(micro.reference_logp, jnp.float32)
-        return jax.lax.fori_loop(0, _used(micro), fill, zeros).reshape(batch.ids.shape)
+        return _each(micro, lane, fill, zeros).reshape(batch.ids.shape)
 
     def _cut(self, work: Callable[[RoleBatch], Any], rows: RoleBatch) -> Any:
         """`work` on a micro-batch [b, T] without the columns that are padding in all of its rows.
@@ -345,40 +391,50 @@ class Learner:
         branch = jnp.searchsorted(jnp.asarray(lengths), needed)
 
         def at(length: int) -> Callable[[RoleBatch], Any]:
-            return lambda rows: work(
-                jax.tree.map(lambda x: x[:, :length] if x.ndim == 2 else x, rows)
-            )
+            return lambda rows: work(rows.columns(length))
 
         return jax.lax.switch(branch, [at(n) for n in lengths], rows)
 
     def _micro(self, batch: RoleBatch) -> RoleBatch:
         return to_micro(batch, self._settings.micro_batch) if batch.ids.ndim == 2 else batch
 
-    def _fresh(self) -> optax.GradientTransformation:
-        """The optimiser as far as its state goes."""
-        return self._optimiser(learning_rate=0.0, weight_decay=0.0, clip_norm=1.0)
-
     def _optimiser(
         self, learning_rate: Any, weight_decay: Any, clip_norm: Any
     ) -> optax.GradientTransformation:
         s = self._settings
-        return optax.chain(
-            optax.clip_by_global_norm(clip_norm),
-            optax.scale_by_adam(b1=s.b1, b2=s.b2, eps=s.eps, mu_dtype=jnp.float32),
-            optax.add_decayed_weights(weight_decay, mask=lambda p: matrices(p, s.stacked)),
-            optax.scale_by_learning_rate(learning_rate),
-        )
+        moments = (s.b1, s.b2, s.eps)
+        return adamw(learning_rate, weight_decay, clip_norm, moments=moments, stacked=s.stacked)
+
+    def _fresh(self) -> optax.GradientTransformation:
+        """The optimiser as far as its state goes."""
+        return self._optimiser(learning_rate=0.0, weight_decay=0.0, clip_norm=1.0)
 
 
-def _beside(params: Params) -> Any:
-    """Where a scalar lies beside parameters: whole on each of their devices."""
-    first = jax.tree.leaves(params)[0].sharding
-    return NamedSharding(first.mesh, PartitionSpec()) if isinstance(first, NamedSharding) else first
+def _beside_params(tree: Any, params: Params) -> Any:
+    """Shapes, on the device of the parameters."""
+    at = jax.tree.leaves(params)[0].sharding
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tree)
+
+
+def _lane(index: int, count: int) -> Lane:
+    return np.int32(index), np.int32(count)
+
+
+def _each(
+    micro: RoleBatch, lane: Lane | None, work: Callable[[jax.Array, Any], Any], start: Any
+) -> Any:
+    """`work(m, carry)` for each micro-batch m that holds a row, of a lane or of all."""
+    used = _used(micro)
+    if lane is None:
+        return jax.lax.fori_loop(0, used, work, start)
+    first, stride = lane
+    turns = (used - first + stride - 1) // stride
+    return jax.lax.fori_loop(0, turns, lambda i, carry: work(first + stride * i, carry), start)
 
 
 def _used(micro: RoleBatch) -> jax.Array:
     """One more than the index of the last micro-batch that holds a real row."""
-    real = jnp.any(micro.weight > 0, axis=1)  # [M]
+    real = jnp.any(micro.weight > 0, axis=range(1, micro.weight.ndim))  # [M]
     return jnp.max(jnp.where(real, jnp.arange(1, real.shape[0] + 1), 0))
 
 

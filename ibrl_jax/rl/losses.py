@@ -2,8 +2,9 @@
 
 For a token t of row b that is trained on, with advantage A_b, r = exp(logp - behaviour_logp):
 
-    l(b, t) = -min(r A_b, clip(r, 1 - clip_low, 1 + clip_high) A_b) + kl k3(b, t) - entropy H(b, t)
-    k3(b, t) = exp(d) - d - 1,  d = reference_logp - logp
+    l(b, t) = -i min(r A_b, clip(r, 1 - clip_low, 1 + clip_high) A_b) + kl k3 - entropy H
+    k3 = exp(d) - d - 1,  d = reference_logp - logp
+    i = importance(b, t), 1 for a batch that the present parameters sampled
     L = sum_(b, t) w(b, t) l(b, t) / C
 
     normalise    w(b, t)           C
@@ -11,9 +12,9 @@ For a token t of row b that is trained on, with advantage A_b, r = exp(logp - be
     sequences    1 / tokens of b   rows with a trained token
     constant     1 / constant      rows with a trained token
 
-all times the row's weight. Sum and C are returned apart and summed over the whole batch before the
-one division, so micro-batches, padding rows and padding tokens change neither the loss nor its
-gradient.
+all times the row's weight; where views are packed, a segment is what is called a row here. Sum and
+C are returned apart and summed over the whole batch before the one division, so micro-batches,
+padding rows, padding tokens and packing change neither the loss nor its gradient.
 
 A token not trained on may hold anything, NaN included: inputs are replaced before they are used,
 and results once more, so that neither the value nor the gradient sees it.
@@ -129,9 +130,29 @@ def k3(logp: jax.Array, reference: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(d) < 0.02, near, far)
 
 
+def truncated_importance(
+    proximal_logp: jax.Array, behaviour_logp: jax.Array, truncate: Any
+) -> jax.Array:
+    """min(exp(proximal - behaviour), truncate) [...], fixed weights of tokens sampled earlier.
+
+    `proximal_logp` are the tokens' log-probs under the parameters that an update starts from,
+    `behaviour_logp` those of the distribution that they were sampled from, in nats. Tokens that are
+    not trained on may be given anything that is equal in both: their weight is 1.
+    """
+    difference = jnp.minimum(proximal_logp - behaviour_logp, LARGEST_EXPONENT)
+    return jax.lax.stop_gradient(jnp.minimum(jnp.exp(difference), truncate))
+
+
+def of_tokens(values: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """A figure of views, [B] or [B, S], for each token: [B, 1] or [B, T]; padding gets any."""
+    if values.ndim == 1:
+        return values[:, None]
+    return jnp.take_along_axis(values, jnp.maximum(segment_ids - 1, 0), axis=1)
+
+
 def trained_tokens(batch: RoleBatch, mask: str) -> tuple[jax.Array, jax.Array]:
     """(trained, sampled), both [B, T] bool: what the loss is on, and what this policy sampled."""
-    real = (batch.weight > 0)[:, None] & (batch.segment_ids > 0)  # [B, T]
+    real = of_tokens(batch.weight > 0, batch.segment_ids) & (batch.segment_ids > 0)  # [B, T]
     sampled = real & batch.loss_mask.astype(bool)
     if mask == "own":
         return sampled, sampled
@@ -139,20 +160,25 @@ def trained_tokens(batch: RoleBatch, mask: str) -> tuple[jax.Array, jax.Array]:
 
 
 def token_weights(
-    trained: jax.Array, weight: jax.Array, settings: LossSettings
+    trained: jax.Array, segment_ids: jax.Array, weight: jax.Array, settings: LossSettings
 ) -> tuple[jax.Array, jax.Array]:
-    """w [B, T] and C [] of the module's table, from trained [B, T] and the rows' weight [B]."""
+    """w [B, T] and C [] of the module's table, from trained and segment_ids [B, T] and the views'
+    weight, [B] or [B, S]."""
     on = trained.astype(jnp.float32)  # [B, T]
-    lengths = on.sum(axis=1)  # [B]
-    rows = jnp.where(lengths > 0, weight, 0.0)  # [B]
-    on = on * rows[:, None]
+    if weight.ndim == 1:
+        lengths = on.sum(axis=1)  # [B]
+    else:
+        places = jax.nn.one_hot(segment_ids - 1, weight.shape[1], dtype=jnp.float32)
+        lengths = jnp.einsum("bt,bts->bs", on, places, precision="highest")  # [B, S]
+    views = jnp.where(lengths > 0, weight, 0.0)
+    on = on * of_tokens(views, segment_ids)
     match settings.normalise:
         case "tokens":
             return on, on.sum()
         case "sequences":
-            return on / jnp.maximum(lengths, 1.0)[:, None], rows.sum()
+            return on / of_tokens(jnp.maximum(lengths, 1.0), segment_ids), views.sum()
         case "constant":
-            return on / settings.constant, rows.sum()
+            return on / settings.constant, views.sum()
 
 
 def grpo(
@@ -176,7 +202,7 @@ def grpo(
     gradient is A times that of the log-prob, and no epoch clips it.
     """
     trained, sampled = trained_tokens(batch, settings.mask)
-    weights, count = token_weights(trained, batch.weight, settings)
+    weights, count = token_weights(trained, batch.segment_ids, batch.weight, settings)
 
     def safe(x: jax.Array) -> jax.Array:
         return jnp.where(trained, x.astype(jnp.float32), 0.0)
@@ -184,7 +210,8 @@ def grpo(
     logp, entropy, reference = safe(logp), safe(entropy), safe(batch.reference_logp)
     own = jnp.where(sampled, batch.behaviour_logp, 0.0)
     behaviour = jnp.where(sampled, own, jax.lax.stop_gradient(logp))
-    advantage = batch.advantage[:, None]  # [B, 1]
+    advantage = of_tokens(batch.advantage, batch.segment_ids)  # [B, 1] or [B, T]
+    importance = jax.lax.stop_gradient(jnp.where(trained, batch.importance, 1.0))
 
     gap = logp - behaviour
     ratio = jnp.exp(jnp.clip(gap, -LARGEST_EXPONENT, LARGEST_EXPONENT))
@@ -193,8 +220,8 @@ def grpo(
     divergence = k3(logp, reference)
     pull = kl * divergence - entropy_bonus * entropy
     if not settings.kl_on_degenerate:
-        pull = jnp.where(batch.degenerate[:, None], 0.0, pull)
-    loss = jnp.where(trained, weights * (pull - surrogate), 0.0)
+        pull = jnp.where(of_tokens(batch.degenerate, batch.segment_ids), 0.0, pull)
+    loss = jnp.where(trained, weights * (pull - importance * surrogate), 0.0)
 
     def total(x: jax.Array) -> jax.Array:
         return jnp.where(trained, x, 0.0).sum(dtype=jnp.float32)

@@ -25,15 +25,24 @@ def advantage_settings(config: ConfigDict) -> AdvantageSettings:
     )
 
 
+UNMEASURED = 16
+"""Rows a pass where the config leaves them to a measurement, and nobody has measured."""
+
+PLACES = 8
+"""Views that may share a row, where any may: as many as are ever worth it."""
+
+
 def batch_settings(config: ConfigDict, seats: int) -> BatchSettings:
     """Rows for every rollout of an iteration, times the seats of one rollout that a learner has."""
     rollouts = config.rollout.draws * config.rollout.group
-    micro = min(config.optimiser.micro_batch, rollouts)
+    micro = min(config.optimiser.micro_batch or UNMEASURED, rollouts)
+    step = micro * max(1, config.optimiser.lanes)
     return BatchSettings(
         lengths=(config.rollout.max_view_tokens,),
-        rows=-(-rollouts * seats // micro) * micro,
+        rows=-(-rollouts * seats // step) * step,
         micro_batch=micro,
         pad_id=0,
+        places=PLACES if config.optimiser.packed else 1,
     )
 
 
@@ -63,6 +72,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
             ),
             micro_batch=batch_settings(config, 1).micro_batch,
             lengths=tuple(config.optimiser.lengths),
+            lanes=max(1, config.optimiser.lanes),
             b1=config.optimiser.b1,
             b2=config.optimiser.b2,
             eps=config.optimiser.eps,

@@ -89,13 +89,19 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
     found.stays["sampler: caches"] = sharing * _bytes(programs.abstract_store())
 
     batches = [
-        place.abstract_batch(batching.rows, n, batching.micro_batch) for n in batching.lengths
+        place.abstract_batch(batching.rows, n, batching.micro_batch, batching.places)
+        for n in batching.lengths
     ]
     found.stays["a batch"] = _bytes(batches[-1])
     note("compiling the update and the reference pass")
     hyper = builders.hyper_of(config, learners[0])
     learner.warmup(state, wide.abstract_base(), batches[-1:], hyper, True)
-    names = {"update": "the update", "logp": "the reference pass"}
+    names = {
+        "update": "the update",
+        "gradient": "the update",  # of one lane
+        "step": "the optimiser's step",
+        "logp": "the reference pass",
+    }
     for key, program in learner.programs.items():
         found.programs[names[key.split()[0]]] = _temporary(program)
     shape = programs.shapes()[-1]

@@ -191,9 +191,9 @@ class Place:
         """
         return values if self.mesh is None else jax.block_until_ready(values)
 
-    def abstract_batch(self, rows: int, length: int, micro: int) -> RoleBatch:
-        """What `batch` will give, to compile for before there is one."""
-        batch = abstract_batch(rows, length)
+    def abstract_batch(self, rows: int, length: int, micro: int, views: int) -> RoleBatch:
+        """What `batch` will give, to compile for before there is one; `views` may share a row."""
+        batch = abstract_batch(rows, length, views)
         if self.mesh is None:
             return batch
         batch = jax.eval_shape(partial(to_micro, size=micro), batch)

@@ -25,8 +25,9 @@ def score(params, frozen, ids, positions, segment_ids, temperature):
     logits = jax.nn.log_softmax(logits[:, :-1] / temperature)  # [B, T-1, V]
     chosen = jnp.take_along_axis(logits, ids[:, 1:, None], axis=-1)[..., 0]
     entropy = -(jnp.exp(logits) * logits).sum(-1)
+    inside = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
     first = ((0, 0), (1, 0))
-    return jnp.pad(chosen, first), jnp.pad(entropy, first)
+    return tuple(jnp.pad(jnp.where(inside, x, 0.0), first) for x in (chosen, entropy))
 
 
 def params(seed: int = 0):
@@ -70,8 +71,10 @@ def rows(n=6) -> list[Row]:
     ]
 
 
-def batch(rows_, *, lengths=(16, 32), rows=8, micro=2, pad_id=0) -> RoleBatch:
-    settings = BatchSettings(lengths=lengths, rows=rows, micro_batch=micro, pad_id=pad_id)
+def batch(rows_, *, lengths=(16, 32), rows=8, micro=2, pad_id=0, places=1) -> RoleBatch:
+    settings = BatchSettings(
+        lengths=lengths, rows=rows, micro_batch=micro, pad_id=pad_id, places=places
+    )
     made = build(rows_, settings)
     assert made is not None
     return made
@@ -88,11 +91,12 @@ def loss_settings(**changes) -> LossSettings:
     return LossSettings(**(base | changes))
 
 
-def learner(*, score=score, micro=2, stacked=(), lengths=(), **loss) -> Learner:
+def learner(*, score=score, micro=2, stacked=(), lengths=(), lanes=1, **loss) -> Learner:
     settings = LearnerSettings(
         loss=loss_settings(**loss),
         micro_batch=micro,
         lengths=lengths,
+        lanes=lanes,
         b1=0.9,
         b2=0.99,
         eps=1e-8,

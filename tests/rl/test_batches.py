@@ -17,7 +17,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.rl.advantages import Credits
 from ibrl_jax.rl.batches import BatchSettings, abstract_batch, build, rows_of, to_micro
 
-FITS = BatchSettings(lengths=(8, 16, 32), rows=8, micro_batch=4, pad_id=5)
+FITS = BatchSettings(lengths=(8, 16, 32), rows=8, micro_batch=4, pad_id=5, places=1)
 
 
 def test_own_turns_of_4_5_6_tokens_have_a_mask_of_15(toy):
@@ -139,8 +139,9 @@ def test_a_past_policys_tokens_are_never_a_row(toy):
 
 
 @pytest.mark.parametrize(
-    "bad", [dict(lengths=()), dict(lengths=(8, 8)), dict(lengths=(0, 8)), dict(rows=6)]
+    "bad",
+    [dict(lengths=()), dict(lengths=(8, 8)), dict(lengths=(0, 8)), dict(rows=6), dict(places=0)],
 )
 def test_a_bad_setting_is_named(bad):
     with pytest.raises(UserError, match=f"batch.{next(iter(bad))}"):
-        BatchSettings(**(dict(lengths=(8,), rows=8, micro_batch=4, pad_id=0) | bad))
+        BatchSettings(**(dict(lengths=(8,), rows=8, micro_batch=4, pad_id=0, places=1) | bad))

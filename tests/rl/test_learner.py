@@ -12,10 +12,9 @@ from ibrl_jax.rl.batches import abstract_batch, to_micro
 from ibrl_jax.rl.learner import (
     TrainingError,
     check_finite,
-    learning_rate,
-    matrices,
 )
 from ibrl_jax.rl.losses import grpo
+from ibrl_jax.rl.optimiser import learning_rate, matrices
 from ibrl_jax.rl.pool import OpponentPool, PoolSettings
 from ibrl_jax.rl.schedule import updates_now
 
@@ -375,3 +374,68 @@ def test_cutting_micro_batches_to_their_longest_row_changes_nothing(toy, mode):
     one, two = (x.reference_logp(toy.params(), None, batch, 1.0) for x in (cut, whole))
     real = batch.segment_ids > 0
     assert_close(np.where(real, one, 0), np.where(real, two, 0))
+
+
+@pytest.mark.parametrize("mode", ["tokens", "sequences", "constant"])
+def test_lanes_change_neither_loss_nor_gradient_and_give_the_same_bits_again(toy, mode):
+    batch, hyper = (
+        toy.batch(toy.rows(7)),
+        toy.hyper(),
+    )  # the last of four micro-batches is half full
+    one, two = toy.learner(normalise=mode), toy.learner(normalise=mode, lanes=2)
+    state, said = one.update(one.init(toy.params()), None, batch, hyper)
+    dealt, says = two.update(two.init(toy.params()), None, batch, hyper)
+    assert_close(moments(dealt), moments(state))
+    assert_close(says, said)
+    again = two.update(two.init(toy.params()), None, batch, hyper)
+    assert toy.same((dealt, says), again)
+
+
+def test_reference_log_probs_do_not_depend_on_lanes(toy):
+    batch = toy.batch(toy.rows(5))
+    one, two = (toy.learner(lanes=n).reference_logp(toy.params(), None, batch, 1.0) for n in (1, 2))
+    assert np.asarray(one)[batch.loss_mask].all()
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a_batch_that_cannot_be_dealt_out_evenly_is_learned_by_fewer_lanes(toy):
+    learner = toy.learner(lanes=3)  # four micro-batches: two lanes
+    learner.update(learner.init(toy.params()), None, toy.batch(toy.rows()), toy.hyper())
+    assert {name.split()[0] for name in learner.programs} == {"gradient", "step"}
+    whole = toy.learner(lanes=2, micro=8)
+    whole.update(whole.init(toy.params()), None, toy.batch(toy.rows(), micro=8), toy.hyper())
+    assert {name.split()[0] for name in whole.programs} == {"update"}
+
+
+def test_warmup_compiles_all_that_lanes_need(toy):
+    learner = toy.learner(lanes=2)
+    state = learner.init(toy.params())
+    learner.warmup(state, None, [abstract_batch(8, 16)], toy.hyper(), reference=True)
+    assert learner.compilations == 3
+    batch = toy.batch(toy.rows())
+    learner.reference_logp(state.params, None, batch, 1.0)
+    for _ in range(2):
+        state, _ = learner.update(state, None, batch, toy.hyper())
+    assert learner.compilations == 3
+
+
+def test_a_loss_that_is_not_finite_in_one_lane_is_refused_and_leaves_every_bit(toy):
+    learner, batch = toy.learner(lanes=2), toy.batch(toy.rows())
+    state = learner.init(toy.params())
+    before = toy.host(state)
+    advantage = np.array(batch.advantage)
+    advantage[2] = np.nan  # the second lane's
+    state, metrics = learner.update(state, None, batch.replace(advantage=advantage), toy.hyper())
+    assert not metrics["finite"]
+    assert toy.same(state, before)
+
+
+def test_reference_log_probs_of_one_micro_batch_are_those_of_the_whole_batch(toy):
+    """To the bit: it does not matter whether they are computed as dialogues end."""
+    batch = toy.batch(toy.rows(8))
+    learner = toy.learner(lengths=(8,))
+    whole = np.asarray(learner.reference_logp(toy.params(), None, batch, 1.0))
+    for b in range(0, 8, 2):
+        part = jax.tree.map(lambda x, b=b: x[b : b + 2], batch)
+        logp = np.asarray(learner.reference_logp(toy.params(), None, part, 1.0))
+        np.testing.assert_array_equal(logp, whole[b : b + 2])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibrl_jax.errors import UserError
-from ibrl_jax.rl.losses import LossSums, grpo, k3, token_weights
+from ibrl_jax.rl.losses import LossSums, grpo, k3, token_weights, truncated_importance
 
 MODES = ("tokens", "sequences", "constant")
 k3_and_slope = jax.jit(jax.value_and_grad(k3))
@@ -46,7 +46,9 @@ def test_weights_follow_the_table(toy):
         "constant": (trained[:3] / 8.0, 2.0),
     }
     for mode, (w, c) in expected.items():
-        got_w, got_c = token_weights(trained, weight, toy.loss_settings(normalise=mode))
+        got_w, got_c = token_weights(
+            trained, jnp.ones((4, 4), int), weight, toy.loss_settings(normalise=mode)
+        )
         np.testing.assert_allclose(got_w[:3], w)
         assert not got_w[3].any()
         assert got_c == c
@@ -260,3 +262,45 @@ def test_no_rows_are_a_loss_of_zero(toy):
 def test_a_bad_setting_is_named(toy, bad):
     with pytest.raises(UserError, match=list(bad)[-1]):
         toy.loss_settings(**bad)
+
+
+def test_importance_weighs_the_clipped_objective_and_nothing_else(toy):
+    made = toy.batch(toy.rows())
+    coefficients = dict(kl=0.5, entropy_bonus=0.1, clip_low=0.2, clip_high=0.2)
+    logp = jnp.asarray(np.where(made.loss_mask, made.behaviour_logp + 0.1, 0.0), jnp.float32)
+
+    def both(importance, **changes):
+        batch = made.replace(importance=importance)
+        return gradient(toy, batch, logp, coefficients=coefficients | changes), run(
+            toy, batch, logp, coefficients=coefficients | changes
+        )
+
+    weights = np.random.default_rng(0).uniform(0.2, 2.0, made.ids.shape).astype(np.float32)
+    objective = dict(kl=0.0, entropy_bonus=0.0)
+    plain, _ = both(made.importance, **objective)
+    weighed, _ = both(weights, **objective)
+    np.testing.assert_allclose(weighed, plain * weights, rtol=1e-6)
+    assert np.count_nonzero(plain) == made.loss_mask.sum()
+    pull_alone, said = both(made.importance)
+    pull_weighed, says = both(weights)
+    np.testing.assert_allclose(pull_weighed - weighed, pull_alone - plain, atol=1e-6)
+    assert toy.same(says.sums, said.sums)
+
+
+def test_importance_is_a_fixed_weight_and_read_on_trained_tokens_alone(toy):
+    made = toy.batch(toy.rows())
+    junk = made.replace(importance=np.where(made.loss_mask, made.importance, np.nan))
+    logp = jnp.asarray(made.behaviour_logp)
+    assert toy.same(run(toy, made, logp), run(toy, junk, logp))
+    slope = jax.grad(lambda i: run(toy, made.replace(importance=i), logp).loss)(made.importance)
+    assert not np.asarray(slope).any()
+
+
+def test_truncated_importance_is_the_ratio_held_below_a_limit():
+    proximal = jnp.log(jnp.array([0.5, 0.5, 0.5, 1.0, 0.0]))
+    behaviour = jnp.log(jnp.array([0.5, 0.25, 0.1, 1e-30, 0.5]))
+    weights = truncated_importance(proximal, behaviour, 3.0)
+    np.testing.assert_allclose(weights, [1.0, 2.0, 3.0, 3.0, 0.0], rtol=1e-6)
+    assert float(weights[2]) == 3.0  # to the bit: a limit that was reached can be counted
+    slope = jax.grad(lambda x: truncated_importance(x, behaviour[:2], 3.0).sum())(proximal[:2])
+    assert not np.asarray(slope).any()
