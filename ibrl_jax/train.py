@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from ibrl_jax.entry import Options, notes, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
+    began = time.perf_counter()
     options = Options(argv, ("config", "quickstart"))
     config = configs.load(options.need("config", "configs/dond/mini.py"), options.overrides)
 
@@ -20,7 +22,7 @@ def main(argv: Sequence[str], console: Console) -> None:
 
     with start(HostSettings(**dict(config.hosts)), os.environ) as hosts:
         console.quiet = not hosts.is_first
-        folder = train(config, console, hosts)
+        folder = train(config, console, hosts, began)
     if not hosts.is_first:
         return
     sentence = train_sentence(folder)

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
     config.sft.learning_rate = 4e-3
     config.rollout.max_new_tokens = 24  # 16 draws of 4 rollouts are the defaults, as in the paper
     config.rollout.max_view_tokens = 208
-    config.engine.rows = (32,)
+    config.engine.rows = (8, 32)
     config.engine.new_tokens = (24, 48)
     config.engine.lengths = (128, 208)
     config.optimiser.lengths = (136,)

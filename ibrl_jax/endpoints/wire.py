@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import openai
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ibrl_jax.endpoints.errors import AttemptFailed, EndpointStop, Kind
@@ -69,6 +68,8 @@ class Wire:
 
     def __init__(self, settings: EndpointSettings) -> None:
         """Raises EndpointStop if the key's environment variable is not set."""
+        import openai  # half a second, and most runs ask no endpoint
+
         self._settings = settings
         self._key = read_key(settings)
         self._client = openai.AsyncOpenAI(
@@ -82,6 +83,8 @@ class Wire:
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
         """Ask once, in `timeout_s` seconds at most; raises AttemptFailed."""
+        import openai
+
         settings = self._settings
         try:
             async with asyncio.timeout(settings.timeout_s):

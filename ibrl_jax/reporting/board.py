@@ -19,6 +19,8 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from ibrl_jax.reporting.stages import tokens_per_second
+
 _TOP = {"iteration", "seconds", "roles", "dialogues", "pool", "format_failures"}
 
 
@@ -68,7 +70,8 @@ def flatten_metrics(row: Mapping[str, Any]) -> dict[str, float]:
     """A row of metrics.jsonl as TensorBoard tags; what is null has no point.
 
     `agent0/reward`, `dialogues/agreement`, `end_reasons/deal`, `format_failures/agent0/bad_number`,
-    `pool/agent0/size`, `seconds/rollout`, `throughput/tokens_per_second`, `run/compilations`.
+    `pool/agent0/size`, `seconds/rollout`, `seconds/within/sampling`,
+    `throughput/tokens_per_second`, `run/compilations`.
     """
     flat: dict[str, float] = {}
 
@@ -86,13 +89,12 @@ def flatten_metrics(row: Mapping[str, Any]) -> dict[str, float]:
     rest = {name: value for name, value in row.items() if name not in _TOP}
     for name, value in rest.items():
         add(*((name, value) if isinstance(value, Mapping) else ("run", {name: value})))
-    seconds = row.get("seconds", {})
-    for name, stage, amount in (
-        ("tokens_per_second", "rollout", row.get("dialogues", {}).get("tokens")),
-        ("dialogues_per_second", "total", row.get("dialogues", {}).get("count")),
-    ):
-        if amount is not None and seconds.get(stage):
-            flat[f"throughput/{name}"] = amount / seconds[stage]
+    rates, total = tokens_per_second(row), row.get("seconds", {}).get("total")
+    for name, stage in (("tokens_per_second", "rollout"), ("update_tokens_per_second", "update")):
+        if stage in rates:
+            flat[f"throughput/{name}"] = rates[stage]
+    if total and (count := row.get("dialogues", {}).get("count")) is not None:
+        flat["throughput/dialogues_per_second"] = count / total
     return flat
 
 

@@ -22,7 +22,7 @@ EMA_ALPHA = 0.2
 """Weight of the newest value, as in the paper's Figure 4."""
 
 _MARKERS_UP_TO = 120  # iterations; beyond this the raw line says enough
-_STAGES = ("rollout", "score", "update")
+_STAGES = ("prepare", "rollout", "compile", "update", "write", "save")
 
 Metrics = Sequence[Mapping[str, Any]]
 

@@ -11,54 +11,49 @@ For iteration k:
 
 All that a run must remember is `Algorithm.states` (the learners'), `Algorithm.pools` and
 `Algorithm.iteration`.
+
+Where a dialogue or a judge waits for an endpoint, what need not wait does not (`trainer.beside`):
+reference passes run as dialogues end, and a role whose rewards are all in learns while those of
+others come. It learns on a copy of its state, which takes the state's place when all rewards are in
+and enough of them could be scored: until then no parameter has moved, whatever stops the iteration.
+
+With `pipeline.max_staleness` 1 the dialogues of k + 1 are played while k's updates run, by the
+parameters before them, and the update of k + 1 corrects for it (`trainer.learning`). After an
+iteration that ends with a checkpoint nothing is under way, so the checkpoint is all there is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from ibrl_jax.dialogue.agents import Speaker
 from ibrl_jax.dialogue.build import at_once, build_hall
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.dialogue.loop import Match, play
+from ibrl_jax.dialogue.loop import Match, playing
 from ibrl_jax.dialogue.trajectory import Trajectory
-from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Role
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.hosts import ALONE, Hosts
-from ibrl_jax.rewards.types import Failed
 from ibrl_jax.rl.advantages import Credits, credit, votes_of
-from ibrl_jax.rl.batches import RoleBatch, build, rows_of
+from ibrl_jax.rl.batches import RoleBatch, Row, build, rows_of
 from ibrl_jax.rl.learner import Hyper, Learner, LearnerState, check_finite
 from ibrl_jax.rl.pool import OpponentPool
 from ibrl_jax.rl.schedule import updates_now
 from ibrl_jax.trainer import build as builders
-from ibrl_jax.trainer.draws import draw_scenarios, live_roles
+from ibrl_jax.trainer.beside import Ahead, Course, References
+from ibrl_jax.trainer.clock import Clock
+from ibrl_jax.trainer.dialogues import LIVE, PAST, check_coverage, play_shared, seat
+from ibrl_jax.trainer.iteration import Iteration, Rollout
+from ibrl_jax.trainer.learning import Learned, Lesson, learn, parts
 from ibrl_jax.trainer.placing import at_home, places
 from ibrl_jax.trainer.weights import Weights
-
-LIVE, PAST = "live", "past"
-
-
-@dataclass(kw_only=True)
-class Iteration:
-    """What one iteration did, for whoever writes it down."""
-
-    iteration: int
-    trajectories: list[Trajectory]
-    credits: Credits
-    updates: dict[Role, dict[str, float]]
-    drawn: dict[Role, int | None]
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Algorithm:
@@ -124,6 +119,18 @@ class Algorithm:
         self._threads = ThreadPoolExecutor(
             max_workers=len(self.roles), thread_name_prefix="learner"
         )
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reference")
+        self._ahead: Rollout | None = None
+        self._warming: list[Future[None]] = []
+        self._warming_since: float | None = None
+        self.warmed: tuple[int, float] | None = None
+        """Programs that should be all, and the seconds until they were there; None: not yet."""
+        self.clock = Clock()
+        if config.pipeline.max_staleness and not self._at_liberty:
+            raise UserError(
+                "config.pipeline.max_staleness=1 needs one process and one device a role, since "
+                "programs of several devices must not run side by side; set it to 0"
+            )
 
     def owner(self, role: Role) -> Role:
         """The role whose learner state holds this role's policy."""
@@ -139,110 +146,148 @@ class Algorithm:
 
     @property
     def compilations(self) -> int:
+        """Programs of the sampler and the learner, built so far."""
         return self.cast.compilations + self.learner.compilations
+
+    @property
+    def compiled_late(self) -> int:
+        """Programs built since all that should be needed were there; there should be none."""
+        return 0 if self.warmed is None else self.compilations - self.warmed[0]
 
     def warm(self) -> None:
         """Compile everything that an iteration can need; several processes in the same order."""
+        self.begin_warm()
+        self._await_warm()
+
+    def begin_warm(self) -> None:
+        """Compile what dialogues need, then start to compile what the updates need.
+
+        One after the other: from a cache on disk both are tracing, which threads cannot share.
+        """
+        began = time.perf_counter()
+        self.cast.warm()
         owners = {self.places[owner]: owner for owner in self.members}
-        work = [self.cast.warm]  # states of one place have one shape: one program serves all
-        work += [partial(self._warm_learner, owner) for owner in owners.values()]
+        # States of one place have one shape: one program serves all.
+        work = [partial(self._warm_learner, owner) for owner in owners.values()]
         if self.hosts.count > 1:
             for one in work:
                 one()
-            return
-        for job in [self._threads.submit(one) for one in work]:
+        else:
+            self._warming = [self._threads.submit(one) for one in work]
+        self._warming_since = began
+
+    def _await_warm(self) -> None:
+        """What the updates need is there from here on."""
+        for job in self._warming:
             job.result()
+        if self._warming_since is not None:
+            self.warmed = (self.compilations, time.perf_counter() - self._warming_since)
+        self._warming, self._warming_since = [], None
 
     def iterate(self) -> Iteration:
         """One iteration.
 
         Raises:
-            UserError: too little could be scored.
+            UserError: too little could be scored; all parameters are as before.
             TrainingError: a loss or gradient is not finite; that role's parameters are as before.
         """
-        clock = _Clock()
-        drawn = self._seat_policies()
-        matches = self._matches(drawn)
-        clock.stage("prepare")
-        trajectories = self._play(matches)
-        clock.stage("rollout")
-        self._check_coverage(trajectories)
-        credits, updates = self.learn(trajectories)
+        clock = self.clock
+        clock.lap("other")
+        rollout, self._ahead = self._ahead or self._set_out(self.iteration), None
+        clock.lap("prepare")
+        trajectories, within = self._arrive(rollout)
+        check_coverage(trajectories, self.iteration, self.config.rewards.min_coverage)
+        clock.lap("rollout")
+        if self._may_run_ahead():
+            self._ahead = self._set_out(self.iteration + 1)
+            self._run_ahead(self._ahead)
+            clock.lap("prepare")
+        staleness = max(self.version(o) - before for o, before in rollout.versions.items())
+        self._await_warm()
+        clock.lap("compile")
+        credits, learned = self._update(trajectories, rollout)
         self._stock_pools()
-        clock.stage("update")
+        clock.lap("update")
         done = Iteration(
             iteration=self.iteration,
             trajectories=trajectories,
             credits=credits,
-            updates=updates,
-            drawn=drawn,
-            seconds=clock.seconds,
+            updates={owner: one.metrics for owner, one in learned.items()},
+            drawn=rollout.drawn,
+            staleness=staleness,
+            seconds=clock.take(),
+            within=within | parts(learned, [r.seconds for r in rollout.course.references.values()]),
         )
         self.iteration += 1
         return done
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: what a checkpoint would hold now is all there is."""
+        return self._ahead is None
+
+    def close(self) -> None:
+        """Break off what is under way."""
+        under_way, self._ahead = self._ahead, None
+        if under_way is not None and under_way.ahead is not None:
+            under_way.ahead.cancel()
+
     def rollouts(self) -> list[Trajectory]:
         """The dialogues of this iteration; nothing else changes."""
-        return self._play(self._matches(self._seat_policies()))
+        drawn = self._seat_policies(self.iteration)
+        return self._play(self._matches(self.iteration, drawn), None)
 
     def learn(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[Credits, dict[Role, dict[str, float]]]:
         """Credit every live seat, then update each role whose turn it is.
 
-        The roles' updates share nothing, and run side by side but on one mesh of several devices,
-        and in one process.
         Gives the credits and each update's metrics.
         """
-        credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
-        batches = {
-            o: self._batch(o, trajectories, credits) for o in self.members if self._turn_of(o)
-        }
-        due = {owner: batch for owner, batch in batches.items() if batch is not None}
-        if self._side_by_side:
-            jobs = {o: self._threads.submit(self._learn, o, batch) for o, batch in due.items()}
-            updates = {owner: job.result() for owner, job in jobs.items()}
-        else:
-            updates = {owner: self._learn(owner, batch) for owner, batch in due.items()}
-        for owner, metrics in updates.items():
-            check_finite(metrics, owner)
-        return credits, updates
+        credits, learned = self._update(trajectories, None)
+        return credits, {owner: one.metrics for owner, one in learned.items()}
 
-    def _play(self, matches: Sequence[Match]) -> list[Trajectory]:
-        """All dialogues, in the matches' order; each process plays its share of the draws.
+    # Dialogues
 
-        Raises:
-            UserError: a process could not play its share; every process raises it.
-        """
-        if self.hosts.count == 1:
-            return play(self._hall, matches)
-        mine: list[Trajectory] = []
-        problem = ""
-        try:
-            mine = play(self._hall, self.hosts.share(matches, key=lambda match: match.draw))
-        except UserError as error:  # the others must know, since all save what was finished
-            problem = str(error)
-        parts = self.hosts.exchange(f"trajectories {self.iteration}", (mine, problem))
-        for _, said in parts:
-            if said:
-                raise UserError(said)
-        return [trajectory for part, _ in parts for trajectory in part]
+    def _set_out(self, iteration: int) -> Rollout:
+        """Seat everybody for an iteration, by the policies as they are now."""
+        drawn = self._seat_policies(iteration)
+        matches = self._matches(iteration, drawn)
+        return Rollout(
+            drawn=drawn,
+            versions={owner: self.version(owner) for owner in self.members},
+            matches=matches,
+            course=self._course(iteration, len(matches)),
+        )
 
-    def _turn_of(self, owner: Role) -> bool:
-        """u_i(k): whether a role updates now."""
-        own = self.config.roles[owner]
-        if not self.config.stabilise.stagger:
-            return True
-        return updates_now(self.iteration, own.update_every, own.update_offset)
+    def _arrive(self, rollout: Rollout) -> tuple[list[Trajectory], dict[str, float]]:
+        """The dialogues when they are over, and the seconds of their parts."""
+        course, ahead = rollout.course, rollout.ahead
+        began = time.perf_counter()
+        with jax.profiler.TraceAnnotation("rollout"):
+            if ahead is None:
+                course.begin(self.cast.engines)
+                trajectories = self._play(rollout.matches, course)
+            else:
+                trajectories = ahead.result()
+        waited = time.perf_counter() - began
+        return trajectories, course.seconds(waited, waited if ahead is None else ahead.seconds)
 
-    def _seat_policies(self) -> dict[Role, int | None]:
+    def _run_ahead(self, rollout: Rollout) -> None:
+        rollout.course.begin(self.cast.engines)
+        rollout.ahead = Ahead(partial(playing, self._hall, rollout.matches, rollout.course))
+
+    def _play(self, matches: Sequence[Match], course: Course | None) -> list[Trajectory]:
+        return play_shared(self._hall, matches, course, self.hosts, self.iteration)
+
+    def _seat_policies(self, iteration: int) -> dict[Role, int | None]:
         """Load the live policies, and one past snapshot of each role that has one."""
         drawn: dict[Role, int | None] = {}
         for role in self.learners:
             self.cast.load(role, LIVE, at_home(self.params(role)))
             pool = self.pools[role]
             drawn[role] = past = (
-                pool.sample(self.config.seed, self.iteration, below=self.version(role))
+                pool.sample(self.config.seed, iteration, below=self.version(role))
                 if self.config.stabilise.pool
                 else None
             )
@@ -250,101 +295,180 @@ class Algorithm:
                 self.cast.load(role, PAST, at_home(pool.params(past)))
         return drawn
 
-    def _matches(self, drawn: Mapping[Role, int | None]) -> list[Match]:
-        stocked = [role for role, version in drawn.items() if version is not None]
-        matches = []
-        for draw in draw_scenarios(self.config, self.cast.domain, self.iteration):
-            for rollout in range(self.config.rollout.group):
-                live = live_roles(
-                    self.config, draw, rollout, self.iteration, self.learners, stocked
-                )
-                speakers: dict[Role, Speaker] = {}
-                for role in self.roles:
-                    if role in live:
-                        speakers[role] = self._policy(role, LIVE, self.version(role))
-                    elif role in self.learners:
-                        version = drawn[role]
-                        assert version is not None
-                        speakers[role] = self._policy(role, PAST, version)
-                    else:
-                        speakers[role] = self._counterpart(role, draw.counterparts[role])
-                matches.append(
-                    Match(
-                        stage=("train", self.iteration),
-                        draw=draw.id,
-                        rollout=rollout,
-                        scenario=draw.scenario,
-                        first=draw.first,
-                        matchup=live,
-                        speakers=speakers,
-                    )
-                )
-        return matches
+    def _matches(self, iteration: int, drawn: Mapping[Role, int | None]) -> list[Match]:
+        live = {role: self.version(role) for role in self.learners}
+        return seat(
+            self.config, self.cast, iteration, self.learners, self._frozen, live=live, past=drawn
+        )
 
-    def _policy(self, role: Role, seat: Any, version: int) -> Speaker:
-        ref = PolicyRef(id=role, seat=seat, version=version)
-        return self.cast.local(role, seat, ref, self.config.roles[role].temperature)
+    # What runs beside what
 
-    def _counterpart(self, role: Role, name: str) -> Speaker:
-        if name in self._frozen:
-            ref = PolicyRef(id=name.partition(":")[2], seat="frozen", version=0)
-            return self.cast.local(role, name, ref, self.config.roles[role].temperature)
-        return self.cast.named(name, role)
+    def _course(self, iteration: int, count: int) -> Course:
+        """What can run beside an iteration's dialogues, and in which order judges may ask."""
+        due = {o: roles for o, roles in self.members.items() if self._turn_at(iteration, o)}
+        flags = self.config.isolation
+        coupled = flags["reward"] == "shared" or flags["advantage"] == "joint"
+        early = self.config.pipeline.early_updates and not self.config.pipeline.max_staleness
+        order = [] if coupled else [role for roles in due.values() for role in roles]
+        return Course(
+            count=count,
+            ranks={r: order.index(r) + 1 if r in order else len(order) + 1 for r in self.roles},
+            members=due,
+            references={o: self._references(o) for o in due} if self._beside else {},
+            early=[*due] if early and not coupled and self._at_liberty else [],
+            learn=self._learn_aside,
+        )
 
-    def _check_coverage(self, trajectories: list[Trajectory]) -> None:
-        rewards = [reward for t in trajectories for reward in t.rewards.values()]
-        failed = [reward.reason for reward in rewards if isinstance(reward, Failed)]
-        coverage = 1 - len(failed) / len(rewards)
-        if coverage < self.config.rewards.min_coverage:
-            raise UserError(
-                f"only {coverage:.0%} of iteration {self.iteration}'s rewards could be scored "
-                f"({len(failed)} of {len(rewards)} failed), less than config.rewards.min_coverage; "
-                f"the first failure: {failed[0]}"
-            )
+    def _references(self, owner: Role) -> References:
+        start, temperature = self._start[owner], self.hyper[owner].temperature
+
+        def score(batch: RoleBatch) -> jax.Array:
+            return self.learner.reference_logp(start.trained, start.frozen, batch, temperature)
+
+        return References(score, self._batching, self._aside)
+
+    def _learn_aside(
+        self, owner: Role, trajectories: list[Trajectory], course: Course
+    ) -> Future[Learned | None]:
+        """Start an owner's update on a copy of its state; None if it has nothing to learn from."""
+
+        warming = list(self._warming)
+
+        def work() -> Learned | None:
+            for job in warming:
+                job.result()
+            credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
+            lesson = self._lesson(owner, trajectories, credits, course, aside=True)
+            return None if lesson is None else self._learn(owner, lesson)
+
+        return self._threads.submit(work)
+
+    @property
+    def _at_liberty(self) -> bool:
+        """Whether programs may run in whatever order: one process, and one device a role.
+
+        Two programs on the same several devices can wait for each other for ever, and so can those
+        of several processes in another order.
+        """
+        return self.hosts.count == 1 and all(p.mesh is None for p in self.places.values())
+
+    @property
+    def _beside(self) -> bool:
+        """Whether reference passes run beside the dialogues: where these wait for an endpoint.
+
+        Otherwise engines leave no core idle.
+        """
+        roles = self.config.roles.values()
+        asked = any(role.judge for role in roles) or any(
+            name.startswith("api:") for role in roles if not role.train for name in role.counterpart
+        )
+        return asked and self._at_liberty
+
+    def _may_run_ahead(self) -> bool:
+        """Whether the next iteration's dialogues may be under way when this one ends."""
+        config, following = self.config, self.iteration + 1
+        last = following == config.iterations or following % config.run.checkpoint_every == 0
+        return config.pipeline.max_staleness > 0 and not last
+
+    # Updates
+
+    def _turn_of(self, owner: Role) -> bool:
+        """u_i(k): whether a role updates now."""
+        return self._turn_at(self.iteration, owner)
+
+    def _turn_at(self, iteration: int, owner: Role) -> bool:
+        own = self.config.roles[owner]
+        if not self.config.stabilise.stagger:
+            return True
+        return updates_now(iteration, own.update_every, own.update_offset)
+
+    def _update(
+        self, trajectories: Sequence[Trajectory], rollout: Rollout | None
+    ) -> tuple[Credits, dict[Role, Learned]]:
+        """The updates of this iteration: those that were started, and those that were not.
+
+        They share nothing, and run side by side but on one mesh of several devices, and in one
+        process.
+        """
+        credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
+        jobs: dict[Role, Callable[[], Learned | None]] = {}
+        for owner in self.members:
+            if not self._turn_of(owner):
+                continue
+            if rollout is not None and owner in rollout.course.started:
+                jobs[owner] = rollout.course.started[owner].result
+                continue
+            course = None if rollout is None else rollout.course
+            lesson = self._lesson(owner, trajectories, credits, course)
+            if lesson is None:
+                continue
+            if rollout is not None and self.version(owner) > rollout.versions[owner]:
+                lesson = replace(lesson, behind=True)
+            work = partial(self._learn, owner, lesson)
+            jobs[owner] = self._threads.submit(work).result if self._side_by_side else work
+        learned: dict[Role, Learned] = {}
+        for owner, job in jobs.items():
+            one = job()
+            if one is not None:
+                learned[owner], self.states[owner] = one, one.state
+        for owner, one in learned.items():
+            check_finite(one.metrics, owner)
+        return credits, learned
+
+    def _lesson(
+        self,
+        owner: Role,
+        trajectories: Sequence[Trajectory],
+        credits: Credits,
+        course: Course | None,
+        *,
+        aside: bool = False,
+    ) -> Lesson | None:
+        """What an owner learns from these dialogues; None if that is nothing."""
+        batch = self._batch(owner, trajectories, credits)
+        references = None if course is None else course.references.get(owner)
+        if batch is None:
+            return None
+        if references is None:
+            return Lesson(batch=batch, aside=aside)
+        rows = self._rows(owner, trajectories, credits)
+        known = partial(references.of, rows, self._batching)
+        return Lesson(batch=batch, reference=known, aside=aside)
+
+    def _rows(self, owner: Role, trajectories: Sequence[Trajectory], credits: Credits) -> list[Row]:
+        return [r for role in self.members[owner] for r in rows_of(trajectories, credits, role)]
 
     def _batch(
         self, owner: Role, trajectories: Sequence[Trajectory], credits: Credits
     ) -> RoleBatch | None:
-        rows = [r for role in self.members[owner] for r in rows_of(trajectories, credits, role)]
-        return build(rows, self._batching)
+        return build(self._rows(owner, trajectories, credits), self._batching)
 
-    def _learn(self, owner: Role, batch: RoleBatch) -> dict[str, float]:
-        """One role's update: its own batch, its own reference, its own optimiser.
-
-        Gives the metrics of the first pass, which is on-policy (loss, KL, entropy, difference
-        between sampler and trainer), the clip fractions of the last, and whether all were finite.
-        """
-        hyper, place, start = self.hyper[owner], self.places[owner], self._start[owner]
-        passes = []
-        batch = place.batch(batch, self._batching.micro_batch)
-        logp = place.done(
-            self.learner.reference_logp(start.trained, start.frozen, batch, hyper.temperature)
+    def _learn(self, owner: Role, lesson: Lesson) -> Learned:
+        return learn(
+            self.learner,
+            self.states[owner],
+            self._start[owner],
+            self.places[owner],
+            self.hyper[owner],
+            lesson,
+            micro_batch=self._batching.micro_batch,
+            epochs=self.config.loss.epochs,
+            truncate=self.config.pipeline.truncate,
         )
-        batch = batch.replace(reference_logp=place.beside(logp, batch))
-        for _ in range(self.config.loss.epochs):
-            self.states[owner], metrics = place.done(
-                self.learner.update(self.states[owner], start.frozen, batch, hyper)
-            )
-            passes.append(metrics)
-        passes = jax.device_get(passes)
-        metrics = dict(passes[0])
-        metrics |= {key: passes[-1][key] for key in ("clip_low", "clip_high", "updates")}
-        refused = next((one for one in passes if not one["finite"]), None)
-        if refused is not None:
-            metrics = refused
-        return {key: float(value) for key, value in metrics.items()}
 
     def _warm_learner(self, owner: Role) -> None:
-        rows, micro = self._batching.rows, self._batching.micro_batch
+        shape = self._batching
+        rows, micro, views = shape.rows, shape.micro_batch, shape.places
         place = self.places[owner]
-        batches = [place.abstract_batch(rows, n, micro) for n in self._batching.lengths]
+        batches = [place.abstract_batch(rows, n, micro, views) for n in shape.lengths]
         frozen = self._start[owner].frozen
         self.learner.warmup(self.states[owner], frozen, batches, self.hyper[owner], True)
+        if self._beside:
+            self._references(owner).warm()
 
     @property
     def _side_by_side(self) -> bool:
-        """Two programs on the same several devices can wait for each other for ever, and so can
-        those of several processes in another order."""
+        """Whether updates may run so: see `_at_liberty`. They also may with a mesh a role."""
         if self.hosts.count > 1:
             return False
         meshes = [self.places[owner].mesh for owner in self.members]
@@ -358,16 +482,3 @@ class Algorithm:
             newest = versions[-1] if versions else 0
             if version // self.config.pool.every > newest // self.config.pool.every:
                 self.pools[role].add(version, self.params(role))
-
-
-class _Clock:
-    """Seconds of each stage since the last one."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def stage(self, name: str) -> None:
-        now = time.perf_counter()
-        self.seconds[name] = now - self._last
-        self._last = now

@@ -33,7 +33,7 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     speech = build_speech(config)
     learners = [role for role in domain.roles if config.roles[role].train]
     folder.need_policies((START, *learners))
-    cast = build_cast(config, domain, speech, at_once(config))
+    cast = build_cast(config, domain, speech, at_once(config), folder.path / "endpoints")
     check_names(config, cast)
     start = {"random": "random start", "pretrained": "pretrained start"}.get(
         config.policy.start, "SFT start"

@@ -14,7 +14,8 @@ from ibrl_jax.dialogue.tokenizers import Tokenizer
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.rewards.types import Scored
-from ibrl_jax.trainer.algorithm import Algorithm, Iteration
+from ibrl_jax.trainer.algorithm import Algorithm
+from ibrl_jax.trainer.iteration import Iteration
 
 _UPDATE = {
     "loss": "loss",
@@ -28,7 +29,10 @@ _UPDATE = {
     "sampler_trainer_mean": "logp_gap",
     "ratio_deviation_max": "ratio_deviation_max",
     "trained_tokens": "tokens",
+    "batch_tokens": "batch_tokens",
 }
+_CORRECTED = ("importance", "importance_truncated")
+"""Of an update of rows that were sampled by older parameters."""
 
 
 def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dict[str, Any]:
@@ -56,6 +60,7 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
             )
             for role in algorithm.roles
         },
+        **_instructing(done, algorithm.roles),
         "matchups": _counted("+".join(sorted(t.matchup)) for t in trajectories),
         "speakers": {
             role: _speakers(done, role)
@@ -68,8 +73,21 @@ def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dic
         },
         "coverage": sum(isinstance(r, Scored) for r in rewards) / len(rewards),
         "compilations": compilations,
-        "seconds": {**done.seconds, "total": sum(done.seconds.values())},
+        **({"staleness": done.staleness} if algorithm.config.pipeline.max_staleness else {}),
+        "seconds": {
+            **done.seconds,
+            "total": sum(done.seconds.values()),
+            "within": done.within,
+        },
     }
+
+
+def _instructing(done: Iteration, roles: Sequence[Role]) -> dict[str, dict[str, int]]:
+    """Turns that tried to instruct a judge, by role; nothing in a domain that does not look."""
+    found = [t.outcome.facts.get("instructing") for t in done.trajectories]
+    if all(one is None for one in found):
+        return {}
+    return {"instructing": {r: sum((one or {}).get(r, 0) for one in found) for r in roles}}
 
 
 def success(trajectories: Sequence[Trajectory]) -> float | None:
@@ -100,6 +118,7 @@ def _role(algorithm: Algorithm, done: Iteration, role: Role) -> dict[str, Any]:
     }
     if update is not None:
         row |= {name: update[key] for name, key in _UPDATE.items()}
+        row |= {name: update[name] for name in _CORRECTED if name in update}
     return row
 
 

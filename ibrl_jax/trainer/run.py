@@ -31,6 +31,7 @@ _MAY_DIFFER = (
     "iterations",
     "run",
     "rewards.min_coverage",
+    "pipeline.early_updates",
     "evaluation",
     "statistics",
     "mesh",

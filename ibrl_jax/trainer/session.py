@@ -1,6 +1,7 @@
 """A run, told once from top to bottom.
 
-Claim the folder, find the start, restore, compile, iterate, save, export.
+Claim the folder, find the start, restore, compile, iterate, save, export. What dialogues need is
+compiled while the start is trained or read, what updates need while the first dialogues are played.
 
 Several processes tell it together, each step at the same time. The first alone writes, beside
 checkpoints, and what it reads of the run's folder counts for all.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +30,19 @@ from ibrl_jax.dialogue.template_check import differences
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.entry import notes
 from ibrl_jax.errors import UserError
-from ibrl_jax.evaluation.matches import columns_of, evaluation_scenarios
+from ibrl_jax.evaluation.columns import columns_of, evaluation_scenarios
 from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.reporting.board import Board, flatten_metrics, transcript_markdown
 from ibrl_jax.reporting.progress import TrainingProgress
+from ibrl_jax.reporting.stages import medians, tokens_per_second
 from ibrl_jax.rl.learner import TrainingError
-from ibrl_jax.trainer.algorithm import Algorithm, Iteration
+from ibrl_jax.trainer import tune
+from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
+from ibrl_jax.trainer.clock import compiled
+from ibrl_jax.trainer.iteration import Iteration
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
 from ibrl_jax.trainer.placing import places, to_be_written
 from ibrl_jax.trainer.policies import START, load_policy, save_policy
@@ -58,11 +63,17 @@ class Stage:
 
 
 def set_up(
-    config: ConfigDict, note: Note, folder: RunFolder | None = None, hosts: Hosts = ALONE
+    config: ConfigDict,
+    note: Note,
+    folder: RunFolder | None = None,
+    hosts: Hosts = ALONE,
+    *,
+    to_play: bool = False,
 ) -> Stage:
     """The domain, the start, and the algorithm at iteration 0.
 
     A run that has begun keeps its own copy of its start, which is every role's reference for good.
+    `to_play`: start to compile what dialogues need, beside everything else.
 
     Raises:
         UserError: something that the config names does not exist or cannot be used, also where it
@@ -75,6 +86,9 @@ def set_up(
     ledgers = folder.path / "endpoints" if folder else None
     cast = build_cast(config, domain, speech, at_once(config, hosts.count), ledgers, hosts)
     check_names(config, cast)
+    if to_play and hosts.count == 1:
+        for engine in cast.engines.values():
+            engine.programs.begin_warmup()
     kept = folder.policy(START) if folder and folder.begun else None
     if not (kept and (kept / "policy.json").is_file()):
         kept = None
@@ -85,8 +99,31 @@ def set_up(
     else:
         start, _ = start_policy(config, domain, speech, note, hosts)
     frozen = frozen_counterparts(config, start, speech)
-    algorithm = Algorithm(config, cast, start, frozen, hosts)
+    tuned = _tuned(config, speech, domain.roles, start, note, folder, hosts)
+    algorithm = Algorithm(tuned, cast, start, frozen, hosts)
     return Stage(config=config, domain=domain, speech=speech, start=start, algorithm=algorithm)
+
+
+def _tuned(
+    config: ConfigDict,
+    speech: Speech,
+    roles: Sequence[Role],
+    start: Weights,
+    note: Note,
+    folder: RunFolder | None,
+    hosts: Hosts,
+) -> ConfigDict:
+    """The config with what it leaves to a measurement."""
+    if config.optimiser.micro_batch and config.optimiser.lanes:
+        return config
+    if hosts.count > 1:
+        raise UserError(
+            "config.optimiser.micro_batch and config.optimiser.lanes must not be 0 where several "
+            "processes train, since each would measure for itself; give them numbers"
+        )
+    place = places(config, speech, roles)[roles[0]]
+    kept = folder.path / "tuned.json" if folder else None
+    return tune.choose(config, speech, place, start, note, kept=kept).into(config)
 
 
 def tell_template(config: ConfigDict, speech: Speech, note: Note) -> None:
@@ -159,8 +196,12 @@ def frozen_counterparts(config: ConfigDict, start: Weights, speech: Speech) -> d
     return found
 
 
-def train(config: ConfigDict, console: Console, hosts: Hosts = ALONE) -> RunFolder:
+def train(
+    config: ConfigDict, console: Console, hosts: Hosts = ALONE, began: float | None = None
+) -> RunFolder:
     """Runs a config to its last iteration, from wherever an earlier start of it was stopped.
+
+    `began`: when the command was started, by `time.perf_counter`; now, if it is not said.
 
     Raises:
         UserError: the folder holds another run, or something that the config names cannot be used.
@@ -168,6 +209,8 @@ def train(config: ConfigDict, console: Console, hosts: Hosts = ALONE) -> RunFold
         Stopped: Ctrl-C; what was finished is saved.
     """
     note = notes(console)
+    began = time.perf_counter() if began is None else began
+    compiled.start()
     check_alike(config, hosts)
     folder = RunFolder.of(config)
     with ExitStack() as held:
@@ -175,9 +218,10 @@ def train(config: ConfigDict, console: Console, hosts: Hosts = ALONE) -> RunFold
             folder.check(config)
             held.enter_context(folder.lock())
         hosts.barrier("the run's folder")
-        stage = set_up(config, note, folder, hosts)
+        stage = set_up(config, note, folder, hosts, to_play=not _ended(folder, config))
         algorithm = stage.algorithm
         keep, stopped = config.run.keep_checkpoints, False
+        speed: dict[str, float] = {}
         with Checkpoints(folder.path / "checkpoints", keep, hosts) as checkpoints:
             if checkpoints.restore(algorithm):
                 note(f"going on from iteration {algorithm.iteration} of {config.iterations}")
@@ -186,22 +230,31 @@ def train(config: ConfigDict, console: Console, hosts: Hosts = ALONE) -> RunFold
                 if hosts.is_first:
                     folder.forget_end(algorithm.learners)
                 note("compiling")
-                at = time.perf_counter()
-                algorithm.warm()
-                seconds = time.perf_counter() - at
-                note(f"compiled {algorithm.compilations} programs in {seconds:.1f} s")
+                algorithm.begin_warm()
+                speed["start_seconds"] = time.perf_counter() - began
+                note(
+                    f"the first dialogue begins after {speed['start_seconds']:.1f} s; what updates "
+                    "need is compiled beside it"
+                )
                 stopped = _iterate(stage, folder, checkpoints, console)
+                speed |= {"programs": algorithm.compilations, "compiled_anew": compiled.anew}
         if stopped and algorithm.iteration < config.iterations:
             hosts.close()
             raise Stopped(
                 f"stopped after iteration {algorithm.iteration} of {config.iterations}, "
                 "all saved; the same command goes on from here"
             )
-        _export(stage, folder)
+        _export(stage, folder, speed)
         if stopped:
             hosts.close()
             raise Stopped(f"all {config.iterations} iterations are done and saved in {folder.path}")
     return folder
+
+
+def _ended(folder: RunFolder, config: ConfigDict) -> bool:
+    """Whether the run seems to need no further iteration; its checkpoints have the last word."""
+    file = folder.path / "summary.json"
+    return file.is_file() and read_json(file).get("iterations", -1) >= config.iterations
 
 
 def check_alike(config: ConfigDict, hosts: Hosts) -> None:
@@ -230,8 +283,8 @@ def _claim(stage: Stage, folder: RunFolder) -> None:
     hosts.barrier("the folder is claimed")
 
 
-def _export(stage: Stage, folder: RunFolder) -> None:
-    """The trained policies as folders, and what came out."""
+def _export(stage: Stage, folder: RunFolder, speed: Mapping[str, float]) -> None:
+    """The trained policies as folders, and what came out; `speed` is of this start of the run."""
     algorithm, base = stage.algorithm, base_of(stage.config)
     hosts = algorithm.hosts
     for role in algorithm.learners:
@@ -250,6 +303,7 @@ def _export(stage: Stage, folder: RunFolder) -> None:
             "updates": {role: algorithm.version(role) for role in algorithm.learners},
             "endpoints": endpoints,
             "remark": _remark(stage),
+            **speed,
             **_last(folder, stage.domain.measured[0].key),
         }
     )
@@ -274,8 +328,12 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
     hosts = algorithm.hosts
     with ExitStack() as entered:
         scribe = entered.enter_context(_Scribe(stage, folder, console)) if hosts.is_first else None
-        stop = entered.enter_context(_gentle_stop(scribe.note if scribe else notes(console)))
+        note = scribe.note if scribe else notes(console)
+        until = "up to the next checkpoint" if config.pipeline.max_staleness else "this iteration"
+        stop = entered.enter_context(_gentle_stop(note, until))
+        entered.callback(algorithm.close)
         stopping = False
+        algorithm.clock.take()
         while algorithm.iteration < config.iterations and not stopping:
             try:
                 done = algorithm.iterate()
@@ -286,10 +344,13 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
                 raise
             if scribe:
                 scribe.write(done)
-            stopping = any(hosts.exchange("stop", stop.asked))
+            algorithm.clock.lap("write")
+            # Played by older parameters, dialogues under way could not be played again.
+            stopping = any(hosts.exchange("stop", stop.asked)) and algorithm.settled
             last = algorithm.iteration == config.iterations
             if last or stopping or algorithm.iteration % config.run.checkpoint_every == 0:
                 checkpoints.save(algorithm)
+            algorithm.clock.lap("save")
     return stopping
 
 
@@ -297,9 +358,8 @@ class _Scribe:
     """Writes every iteration into the run's folder, to TensorBoard and to the terminal."""
 
     def __init__(self, stage: Stage, folder: RunFolder, console: Console) -> None:
-        self._stage, self._folder = stage, folder
+        self._stage, self._folder, self._told = stage, folder, False
         algorithm, events = stage.algorithm, folder.path / "tensorboard"
-        self._warmed = algorithm.compilations
         again = algorithm.iteration if events.is_dir() else None
         self._board = Board(events, purge_step=again)
         self._progress = TrainingProgress(
@@ -309,7 +369,7 @@ class _Scribe:
 
     def write(self, done: Iteration) -> None:
         config, algorithm, folder = self._stage.config, self._stage.algorithm, self._folder
-        row = metrics_row(algorithm, done, algorithm.compilations - self._warmed)
+        row = metrics_row(algorithm, done, algorithm.compiled_late)
         records = dialogue_records(config, done, self._stage.speech.tokenizer)
         if records:
             write_lines(folder.dialogues(done.iteration), records)
@@ -318,6 +378,13 @@ class _Scribe:
         if done.iteration % config.run.text_every == 0 and records:
             self._board.text("transcript", done.iteration, transcript_markdown(records[0]))
         self._progress.update(row)
+        if not self._told and algorithm.warmed is not None:
+            programs, seconds = algorithm.warmed
+            self._told = True
+            self.note(
+                f"compiled {programs} programs in {seconds:.1f} s; of all that XLA was given, "
+                f"{compiled.anew} anew and {compiled.cached} from the cache"
+            )
 
     def __enter__(self) -> _Scribe:
         self._progress.__enter__()
@@ -360,8 +427,11 @@ class _Stop:
 
 
 @contextmanager
-def _gentle_stop(note: Note) -> Iterator[_Stop]:
-    """The first Ctrl-C asks for a stop after the iteration; the second one interrupts at once."""
+def _gentle_stop(note: Note, until: str) -> Iterator[_Stop]:
+    """The first Ctrl-C asks for a stop after the iteration; the second one interrupts at once.
+
+    `until`: what is finished first, in words.
+    """
     stop = _Stop()
 
     def ask(signum: int, frame: FrameType | None) -> None:
@@ -369,7 +439,7 @@ def _gentle_stop(note: Note) -> Iterator[_Stop]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
-        note("finishing this iteration, then saving; Ctrl-C again stops at once")
+        note(f"finishing {until}, then saving; Ctrl-C again stops at once")
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -405,6 +475,8 @@ def _last(folder: RunFolder, success: str) -> dict[str, Any]:
         success: float(np.mean(successes)) if successes else None,
         "train_seconds": float(sum(r["seconds"]["total"] for r in rows)),
         "seconds_per_iteration": float(np.median([r["seconds"]["total"] for r in rows])),
+        "stages": medians([r["seconds"] for r in rows]),
+        "tokens_per_second": medians([tokens_per_second(r) for r in rows]),
         "compilations_after_warmup": max(r["compilations"] for r in rows),
         "sampler_trainer_max": max(gaps) if gaps else None,
         "coverage": min(r["coverage"] for r in rows),

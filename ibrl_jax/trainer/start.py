@@ -38,7 +38,7 @@ from ibrl_jax.trainer import halfway
 from ibrl_jax.trainer.placing import Place, places, to_be_written
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
 from ibrl_jax.trainer.supervised import Rows, stepper
-from ibrl_jax.trainer.teachers import Example, Renderer, examples
+from ibrl_jax.trainer.teachers import Example, Renderer, examples, recitals
 from ibrl_jax.trainer.transcripts import read_transcripts
 from ibrl_jax.trainer.weights import (
     Weights,
@@ -113,6 +113,9 @@ def supervise(
         whole: [e for e in data if len(e.ids) > short],
     }
     share = len(halves[short]) / len(data)
+    opening = min(sft.cut, whole) if sft.cut else short
+    simple = _cut(data, opening) if sft.cut else halves[short]
+    exercises = _recitals(config, domain, speech)
     schedule = optax.cosine_decay_schedule(sft.learning_rate, sft.steps, alpha=0.05)
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
@@ -130,10 +133,14 @@ def supervise(
         (params, state), losses = kept.trees, list(kept.losses)
         rng.bit_generator.state = kept.draws
     for index in range(len(losses), sft.steps):
-        simple = index < sft.curriculum * sft.steps or not halves[whole]
-        length = short if simple or rng.random() < share else whole
         rows = _packed if sft.packed else _batch
-        batch = rows(halves[length], length, sft.batch, rng)
+        if index < sft.recitals * sft.steps:
+            batch = rows(exercises, _lengths(exercises)[1], sft.batch, rng)
+        elif index < sft.curriculum * sft.steps:
+            batch = rows(simple, opening, sft.batch, rng)
+        else:
+            length = short if not halves[whole] or rng.random() < share else whole
+            batch = rows(halves[length], length, sft.batch, rng)
         params, state, loss = step(params, state, batch)
         losses.append(loss)
         if (index + 1) % 100 == 0:
@@ -200,6 +207,30 @@ def _data(config: ConfigDict, domain: Domain, speech: Speech, note: Note) -> lis
     return fitting
 
 
+def _recitals(config: ConfigDict, domain: Domain, speech: Speech) -> list[Example]:
+    """The recitals of the first steps, as many as there are dialogues; none where nobody recites.
+
+    Raises:
+        UserError: one is longer than a view may be.
+    """
+    if not config.sft.recitals:
+        return []
+    found = recitals(
+        domain,
+        speech,
+        count=config.sft.dialogues,
+        seed=seed_of(config),
+        number_weight=config.sft.number_weight,
+    )
+    room, longest = config.rollout.max_view_tokens, max(len(e.ids) for e in found)
+    if longest > room:
+        raise UserError(
+            f"a recital has {longest} tokens, and config.rollout.max_view_tokens is {room}; give "
+            "it more, or set config.sft.recitals=0"
+        )
+    return found
+
+
 def _room(config: ConfigDict) -> float:
     """The longest example, tokens. Deal-or-No-Deal's teachers are never longer than a horizon."""
     bounded = config.domain != "dond" or config.sft.transcripts
@@ -210,6 +241,27 @@ def _lengths(data: Sequence[Example]) -> tuple[int, int]:
     """Two padded lengths, multiples of 16: one for the shorter half, one for all."""
     lengths = sorted(-(-len(example.ids) // 16) * 16 for example in data)
     return lengths[len(lengths) // 2], lengths[-1]
+
+
+def _cut(data: Sequence[Example], length: int) -> list[Example]:
+    """The beginnings of dialogues, of at most `length` tokens, with something to learn in them.
+
+    What a long dialogue needs (what was said last, what the prompt has) is in its beginning, and
+    several of these cost as much as one to its end.
+
+    Raises:
+        UserError: no turn of anybody begins so early.
+    """
+    found = [
+        dataclasses.replace(e, ids=e.ids[:length], weight=e.weight[:length])
+        for e in data
+        if e.weight[:length].any()
+    ]
+    if not found:
+        raise UserError(
+            f"config.sft.cut is {length}, and no turn begins before that token; give it more"
+        )
+    return found
 
 
 def _batch(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:
@@ -260,7 +312,12 @@ def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> 
     if (room := _room(config)) < math.inf:
         shaping["room"] = room
     sft = shaping["settings"]["sft"]
-    for name, said in (("transcripts", _content(config.sft.transcripts)), ("packed", True)):
+    for name, said in (
+        ("transcripts", _content(config.sft.transcripts)),
+        ("packed", True),
+        ("cut", config.sft.cut),
+        ("recitals", config.sft.recitals),
+    ):
         if sft.pop(name):  # what is read from a file is what stands in it, wherever it lies
             sft[name] = said
     shaping["settings"]["policy"].pop("folder")  # wherever it lies: its weights count

@@ -3,10 +3,15 @@
 Every dialogue gives one example a role: the same ids that the role's own agent would have appended
 had it said these words, with a weight of 1 on each token of its own turns (the end of the turn
 included) and 0 elsewhere. A line that the domain spoke for the role weighs 0.
+
+A recital is an exercise before the first dialogue: asked for it, a role says what its prompt tells
+of the scenario, in another order. A small network learns in it to look up and to copy, which
+dialogues ask for too seldom.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -96,6 +101,38 @@ def examples(
             "a deal; name other families or set config.sft.deals_only=False"
         )
     return found
+
+
+RECITE = "?"
+"""What asks for a recital; nobody in a dialogue says no more than that."""
+
+
+def recitals(
+    domain: Domain, speech: Speech, *, count: int, seed: int, number_weight: float
+) -> list[Example]:
+    """Examples of one turn each, the roles by turns: the fields of the prompt in another order.
+
+    Fields are what semicolons part in a prompt's last paragraph.
+    """
+    rng = generator(seed, "recitals")
+    scenarios = domain.scenarios("train")
+    renderer = Renderer(domain, speech, number_weight)
+    found = []
+    for index in range(count):
+        role = domain.roles[index % len(domain.roles)]
+        other = next(other for other in domain.roles if other != role)
+        prompt = domain.prompt(scenarios[int(rng.integers(len(scenarios)))], role)
+        said = "; ".join(_fields(prompt)[i] for i in rng.permutation(len(_fields(prompt))))
+        turns = (
+            Turn(role=other, text=RECITE, end="stop", action="ask"),
+            Turn(role=role, text=said, end="stop", action="recite"),
+        )
+        found.append(renderer.example(prompt, role, turns))
+    return found
+
+
+def _fields(prompt: str) -> list[str]:
+    return [field.strip() for field in re.split("[;；]", prompt.rstrip().split("\n\n")[-1])]
 
 
 class Renderer:

@@ -4,7 +4,8 @@ Turn borders are control symbols, which no text encodes to. What a protocol writ
 is single pieces (Deal-or-No-Deal: tags and item names; TeleSales: the keys, labels and scores of a
 record, tool calls); whatever else occurs falls back to bytes, so any text survives a round trip.
 In Deal-or-No-Deal every digit is a piece of its own; in TeleSales they go in pairs, so that a price
-or a phone number is a few pieces that are seldom alike, and easy to copy.
+or a phone number is a few pieces that are seldom alike, and easy to copy; the first holds the space
+before it, so that a number stands next to the word that says whose it is.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def telesales_pieces() -> tuple[str, ...]:
     scores = sorted({str(round(n / 100, 2)) for n in range(-20, 101)})
     tools = [f"<call_function={tool}" for tool in Tool]
     pieces = [*keys, *Behaviour, *Stage, *scores, *(f"{n:02d}" for n in range(100))]
+    pieces += [*map(str, range(10)), *(f" {n}" for n in range(1, 100))]  # " 0" begins a score
     pieces += [*tools, "(phone_number=", ")>", END_MARKER, "<think>", "</think>", *WORDS[:4]]
     return tuple(str(piece).replace(" ", "\u2581") for piece in pieces)
 
@@ -108,7 +110,7 @@ def dond() -> bytes:
 
 
 def telesales() -> bytes:
-    """TeleSales': 1,280 pieces, mostly English; rare Chinese characters are bytes."""
+    """TeleSales': 1,408 pieces, mostly English; rare Chinese characters are bytes."""
     domains = []
     for language in ("en", "en", "en", "zh"):
         for length in ("short",) if domains else ("short", "full"):
@@ -117,7 +119,7 @@ def telesales() -> bytes:
             config.telesales.prompt_length = length
             config.telesales.train_profiles = 500
             domains.append(build_domain(config))
-    return train(corpus(domains, FAMILIES), telesales_pieces(), 1280, character_coverage=0.98)
+    return train(corpus(domains, FAMILIES), telesales_pieces(), 1408, character_coverage=0.98)
 
 
 def main() -> int:

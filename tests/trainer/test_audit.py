@@ -260,9 +260,9 @@ def test_a_leak_of_settings_is_noticed(
     """The first role's learning rate, and the other's."""
     learn = Algorithm._learn
 
-    def leaky(self: Any, owner: str, batch: Any) -> Any:
+    def leaky(self: Any, owner: str, lesson: Any) -> Any:
         self.hyper = {**self.hyper, owner: self.hyper[ROLES[owner == ROLES[0]]]}
-        return learn(self, owner, batch)
+        return learn(self, owner, lesson)
 
     monkeypatch.setattr(Algorithm, "_learn", leaky)
     name = "learning rate, KL and entropy weights"
@@ -286,9 +286,9 @@ def test_a_leak_of_optimisers_is_noticed(
     """The other role's parameters in the place of one's reference."""
     learn = Algorithm._learn
 
-    def leaky(self: Any, owner: str, batch: Any) -> Any:
+    def leaky(self: Any, owner: str, lesson: Any) -> Any:
         self._start[owner] = Weights(trained=frozen[owner == ROLES[0]], frozen=None)
-        return learn(self, owner, batch)
+        return learn(self, owner, lesson)
 
     learned = Algorithm.learn
 

@@ -110,7 +110,7 @@ def test_a_run_holds_each_array_of_the_base_once(lora_house: House) -> None:
 def test_a_base_is_no_constant_of_a_program(lora_house: House, played: Algorithm) -> None:
     """It is an argument: a program's own constants are far smaller."""
     owner = ROLES[0]
-    batch = played.places[owner].abstract_batch(8, 208, 8)
+    batch = played.places[owner].abstract_batch(8, 208, 8, 1)
     args = (played.states[owner], lora_house.start.frozen, batch, played.hyper[owner])
     traced = jax.make_jaxpr(played.learner._update)(*args)
     assert sum(np.size(c) for c in traced.consts) < 1000

@@ -21,8 +21,7 @@ from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.errors import UserError
 from ibrl_jax.parallel import hosts as hosts_module
 from ibrl_jax.parallel.hosts import Hosts
-from ibrl_jax.trainer import algorithm as algorithm_module
-from ibrl_jax.trainer import multihost
+from ibrl_jax.trainer import dialogues, multihost
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.multihost import MOST_APART, MOST_SECONDS, SMALL, Findings, Runs
 from ibrl_jax.trainer.run import RunFolder, as_json, write_json
@@ -100,7 +99,7 @@ def test_a_share_that_cannot_be_played_stops_every_process_with_its_reason(
 ) -> None:
     """Each then saves what was finished, which all must do together."""
 
-    def refused(hall: Any, matches: list[Match]) -> list[Trajectory]:
+    def refused(hall: Any, matches: list[Match], watch: Any) -> list[Trajectory]:
         raise UserError("the key is refused")
 
     what = "trajectories 0"
@@ -108,7 +107,7 @@ def test_a_share_that_cannot_be_played_stops_every_process_with_its_reason(
     there = Others(0, 2, {what: [None, ([], "the key is refused")]})
     with pytest.raises(UserError, match="^the key is refused$"):
         Algorithm(config, house.cast, house.start, {}, there).iterate()
-    monkeypatch.setattr(algorithm_module, "play", refused)
+    monkeypatch.setattr(dialogues, "play", refused)
     here = Others(0, 2, {what: [None, ([], "")]})
     with pytest.raises(UserError, match="^the key is refused$"):
         Algorithm(config, house.cast, house.start, {}, here).iterate()

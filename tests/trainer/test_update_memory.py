@@ -35,7 +35,7 @@ def test_no_array_of_all_logits_exists_in_an_update(
     speech = build_speech(config)
     place, learner = Place(speech.model, None), build_learner(config, speech)
     state = learner.abstract(place.abstract_trained())
-    batch = place.abstract_batch(ROWS, LENGTH, MICRO)
+    batch = place.abstract_batch(ROWS, LENGTH, MICRO, 1)
     hyper = jax.tree.map(np.float32, hyper_of(config, "agent0"))
     jaxpr = jax.make_jaxpr(learner._update)(state, place.abstract_base(), batch, hyper)
     network = speech.model.config
