@@ -3,13 +3,16 @@
 
 PYTHON ?= python3
 N ?= 100000
+SEEDS ?= 0,1,2
+JOBS ?= 2
 
 PY := .venv/bin/python
 RUN_READY := .venv/.ready-run
 DEV_READY := .venv/.ready-dev
 PARITY_PY := .venv-parity/bin/python
 PARITY_READY := .venv-parity/.ready
-DISPOSABLE := .venv .venv-parity .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
+BENCH_READY := .venv-bench/.ready
+DISPOSABLE := .venv .venv-parity .venv-bench .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
 FLOORS := $(PY) .venv/bin/lint-imports --no-logo
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -19,11 +22,11 @@ ifdef DOMAIN # make sft DOMAIN=telesales
 endif
 
 .PHONY: help quickstart test test-slow train sft evaluate report play export audit resume-check fuzz lint format \
-	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench-gpu \
-	endpoint-check human-validation telesales transcripts clean
+	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench bench-gpu \
+	endpoint-check human-validation telesales transcripts seeds profile profiles table5 table6 table7 clean
 
 help: ## list the jobs (what a bare `make` does)
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 quickstart: $(RUN_READY) ## train two roles on two cores, evaluate them, write a report [ARGS=]
 	@$(PY) -m ibrl_jax.train --config=configs/dond/mini.py --quickstart $(ARGS)
@@ -33,6 +36,9 @@ telesales: $(RUN_READY) ## train agent and customer on the rule-based stand-in, 
 
 train: need-CONFIG $(RUN_READY) ## train by a config: CONFIG=configs/dond/mini.py [ARGS="--config.seed=1"]
 	@$(PY) -m ibrl_jax.train --config="$(CONFIG)" $(ARGS)
+
+seeds: need-CONFIG $(RUN_READY) ## the same config on several seeds, side by side: CONFIG= [SEEDS=0,1,2 JOBS=2 ARGS=]
+	@$(PY) -m ibrl_jax.many --config="$(CONFIG)" --seeds="$(SEEDS)" --jobs="$(JOBS)" $(ARGS)
 
 sft: need-CONFIG $(RUN_READY) ## only the supervised start of a config: CONFIG= [ARGS=]
 	@$(PY) -m ibrl_jax.sft --config="$(CONFIG)" $(ARGS)
@@ -52,6 +58,9 @@ export: need-RUN need-ROLE need-TO $(RUN_READY) ## a policy as a Hugging Face fo
 tensorboard: $(RUN_READY) ## curves and transcripts in the browser: [RUN=] (all runs without it)
 	@$(PY) -m tensorboard.main --logdir="$(if $(RUN),$(RUN),runs)" $(ARGS)
 
+profile: need-CONFIG $(RUN_READY) ## where an iteration's time goes, by stage and as a trace: CONFIG= [ARGS=]
+	@$(PY) -m ibrl_jax.profile --config="$(CONFIG)" $(ARGS)
+
 audit: $(RUN_READY) ## show, bitwise, that the roles' updates are isolated [ARGS=]
 	@$(PY) -m ibrl_jax.trainer.audit $(ARGS)
 
@@ -69,6 +78,18 @@ fuzz: $(RUN_READY) ## generated and mutated turns against the referee: [N=100000
 
 human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues: DATA=folder
 	@$(PY) -m ibrl_jax.human_corpus --data="$(DATA)"
+
+table5: $(RUN_READY) ## training profiles of TeleSales beside the paper's [ARGS=]
+	@$(PY) -m ibrl_jax.profiles --table=5 $(ARGS)
+
+table6: $(RUN_READY) ## evaluation profiles: the attributes [ARGS=]
+	@$(PY) -m ibrl_jax.profiles --table=6 $(ARGS)
+
+table7: $(RUN_READY) ## evaluation profiles: the composition [ARGS=--composition=paper_exact]
+	@$(PY) -m ibrl_jax.profiles --table=7 $(ARGS)
+
+profiles: need-CONFIG need-TO $(RUN_READY) ## evaluation profiles with stories: CONFIG= TO= [ARGS=--endpoint=NAME]
+	@$(PY) -m ibrl_jax.profiles --config="$(CONFIG)" --to="$(TO)" $(ARGS)
 
 transcripts: need-CONFIG need-TO $(RUN_READY) ## write synthetic transcripts: CONFIG= TO=calls.jsonl [ARGS=--count=1000]
 	@$(PY) -m ibrl_jax.trainer.transcripts --config="$(CONFIG)" --to="$(TO)" $(ARGS)
@@ -90,6 +111,9 @@ parity: $(PARITY_READY) ## random networks of every family beside the reference 
 
 parity-real: $(PARITY_READY) ## a small released model: its own words, then IB-RL on it (installs torch, fetches 93 MB)
 	@PYTHONPATH=. $(PARITY_PY) tests/parity/real_model.py $(ARGS)
+
+bench: $(RUN_READY) $(BENCH_READY) ## speed beside tunix, transformers and TRL (installs them and torch) [ARGS=]
+	@$(PY) -m benchmarks.speed $(ARGS)
 
 bench-gpu: $(RUN_READY) ## decoding and updating against what the accelerator can do [ARGS="--preset=qwen3_5_4b"]
 	@$(PY) -m benchmarks.gpu $(ARGS)
@@ -126,15 +150,20 @@ $(NEEDS): need-%:
 
 # The stamps are written last: an install that failed or was stopped is done again.
 $(RUN_READY): requirements.txt constraints.txt $(PY)
-	@$(call install,requirements.txt)
+	@$(call install,requirements.txt,constraints.txt)
 
 $(DEV_READY): requirements-dev.txt $(RUN_READY)
-	@$(call install,requirements-dev.txt)
+	@$(call install,requirements-dev.txt,constraints.txt)
 
 # An environment of its own, since nothing else needs torch.
 $(PARITY_READY): requirements-parity.txt requirements.txt constraints.txt $(PY)
 	@rm -rf .venv-parity && $(PY) -m venv .venv-parity
-	@$(call install,requirements-parity.txt)
+	@$(call install,requirements-parity.txt,constraints.txt)
+
+# The peers that `make bench` measures want versions of their own: all are pinned in that file.
+$(BENCH_READY): requirements-bench.txt $(PY)
+	@rm -rf .venv-bench && $(PY) -m venv .venv-bench
+	@$(call install,requirements-bench.txt)
 
 $(PY):
 	@$(PYTHON) -c '' 2>/dev/null || { \
@@ -150,7 +179,7 @@ $(PY):
 # The packages go by on one line of the terminal; all that pip said stays in .venv/install.log.
 define install
 echo 'setting up $(@D) from $(1)'; \
-{ $(@D)/bin/python -m pip install --no-compile --disable-pip-version-check --no-input -r $(1) -c constraints.txt 2>&1; \
+{ $(@D)/bin/python -m pip install --no-compile --disable-pip-version-check --no-input -r $(1) $(if $(2),-c $(2)) 2>&1; \
   echo "pip ended with $$?"; } | tee $(@D)/install.log | { \
   code=1; test -t 1 && line_start='\r\033[K' || line_start=; \
   while IFS= read -r line; do case "$$line" in \

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from benchmarks.parts import speech_of
 from ibrl_jax.config import default_config
 from ibrl_jax.entry import Options, run
 from ibrl_jax.models.cache import empty_cache
@@ -29,14 +30,11 @@ from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params, init_params
 from ibrl_jax.models.presets import SCRATCH, preset
-from ibrl_jax.models.score import score
 from ibrl_jax.rl.batches import RoleBatch, abstract_batch
-from ibrl_jax.rl.learner import Learner, LearnerSettings
-from ibrl_jax.rl.losses import LossSettings
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import EngineSettings, Request
-from ibrl_jax.trainer.build import hyper_of
+from ibrl_jax.trainer.build import build_learner, hyper_of
 
 REPEATS = 5
 
@@ -72,6 +70,8 @@ def decode(
         new_tokens=(min(view, 512),),
         lengths=(length,),
         max_new=new,
+        block=new,
+        stragglers=0.0,
     )
     engine = Engine(Programs(Decoder(config, None), settings, ()))
     engine.load("random", params)
@@ -108,20 +108,8 @@ def decode(
 def update(config: ModelConfig, params: Any, rows: int, view: int, flops: float) -> str:
     """Tokens a second of the whole update, and the share of the arithmetic bound."""
     settings = default_config()
-    learner = Learner(
-        lambda trained, frozen, *rest: score(
-            Decoder(config, None), trained, frozen, *rest, settings.optimiser.logp_chunk
-        ),
-        LearnerSettings(
-            loss=LossSettings(normalise="tokens", constant=1.0, mask="own", kl_on_degenerate=True),
-            micro_batch=rows,
-            lengths=(),
-            b1=settings.optimiser.b1,
-            b2=settings.optimiser.b2,
-            eps=settings.optimiser.eps,
-            stacked=("layers",),
-        ),
-    )
+    settings.rollout.draws = settings.optimiser.micro_batch = rows
+    learner = build_learner(settings, speech_of(Decoder(config, None), ()))
     state, hyper = learner.init(params), hyper_of(settings, "agent0")
     batch = _batch(config, rows, view)
     seconds = []
@@ -183,6 +171,7 @@ def _batch(config: ModelConfig, rows: int, view: int) -> RoleBatch:
         positions=np.tile(np.arange(view, dtype=np.int32), (rows, 1)),
         segment_ids=np.ones((rows, view), np.int32),
         loss_mask=mask,
+        importance=np.ones((rows, view), np.float32),
         advantage=rng.normal(size=rows).astype(np.float32),
         weight=np.ones(rows, np.float32),
     )

@@ -1,0 +1,1 @@
+"""What ours is measured beside: a worker an implementation, each in their own environment."""

@@ -1,0 +1,251 @@
+"""Many processes on one machine: pinned, queued, resumed, and each for itself when one fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ibrl_jax import many
+from ibrl_jax.config import load, to_dict
+from ibrl_jax.errors import UserError
+from ibrl_jax.trainer import jobs
+from ibrl_jax.trainer.jobs import Job, run_jobs, shares
+from ibrl_jax.trainer.run import RunFolder, write_json
+
+SMOKE = "configs/dond/smoke.py"
+WRITES = "import json, os, sys; sys.stdout.write(json.dumps([sorted(os.sched_getaffinity(0)), {}]))"
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system has no pinning"
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_LOOKS", 0.005)
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two shares, also where there is one core (then both are that one)."""
+    mine = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(jobs, "shares", lambda n: [(mine[0],), (mine[-1],)][:n])
+
+
+def make(folder: Path, name: str, code: str, *, total: int = 2, finished: bool = False) -> Job:
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.py"
+    file.write_text(code)
+    command = (sys.executable, "-S", "-E", str(file))
+    return Job(name=name, command=command, folder=folder / name, total=total, finished=finished)
+
+
+def run(made: list[Job], at_once: int) -> tuple[dict[str, str], str]:
+    """The ending of each job by name, and what was printed."""
+    out = io.StringIO()
+    ended = run_jobs(made, at_once, Console(file=out, width=200))
+    return {e.job.name: e.ending for e in ended}, out.getvalue()
+
+
+def log_of(job: Job) -> str:
+    return job.log.read_text().partition("\n")[2]
+
+
+def test_each_process_is_pinned_to_a_share_and_told_how_many_threads_that_is(
+    tmp_path: Path, two_cores: None
+) -> None:
+    told = "[os.environ[k] for k in ('JAX_NUM_CPU_DEVICES', 'OMP_NUM_THREADS')]"
+    made = [make(tmp_path, n, WRITES.format(told)) for n in ("a", "b")]
+    mine = sorted(os.sched_getaffinity(0))
+    assert run(made, 2)[0] == {"a": "done", "b": "done"}
+    assert [json.loads(log_of(job)) for job in made] == [
+        [[mine[0]], ["1", "1"]],
+        [[mine[-1]], ["1", "1"]],
+    ]
+    assert os.sched_getaffinity(0) == set(mine)
+
+
+def test_shares_are_disjoint_and_hold_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_cores", lambda: {0, 1, 4, 5, 6})
+    assert shares(1) == [(0, 1, 4, 5, 6)]
+    assert sorted(core for share in shares(2) for core in share) == [0, 1, 4, 5, 6]
+    assert [len(share) for share in shares(3)] == [2, 2, 1]
+    for wrong in (0, 6):
+        with pytest.raises(UserError, match=f"jobs is {wrong}; .* must be 1 to 5 here"):
+            shares(wrong)
+
+
+def test_no_more_run_than_are_asked_for_and_the_queue_is_served_in_order(
+    tmp_path: Path, two_cores: None
+) -> None:
+    code = "import time; a = time.monotonic(); time.sleep(.05); print(a, time.monotonic())"
+    made = [make(tmp_path, f"job{i}", code) for i in range(4)]
+    assert set(run(made, 2)[0].values()) == {"done"}
+    spans = [tuple(map(float, log_of(job).split())) for job in made]
+    for began, _ in spans:
+        assert sum(a <= began < b for a, b in spans) <= 2
+    assert max(spans[0][0], spans[1][0]) < min(spans[2][0], spans[3][0])
+
+
+def test_a_failure_is_quoted_and_the_others_go_on(tmp_path: Path, two_cores: None) -> None:
+    made = [
+        make(tmp_path, "bad", "import sys; print('so far so good'); sys.exit('no such thing')"),
+        make(tmp_path, "good", "pass"),
+        make(tmp_path, "later", "pass"),
+    ]
+    endings, said = run(made, 1)
+    assert endings == {"bad": "failed", "good": "done", "later": "done"}
+    assert "bad ended with exit code 1" in said
+    assert "    so far so good" in said
+    assert "    no such thing" in said
+
+
+def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
+    made = [make(tmp_path, "old", "pass", finished=True), make(tmp_path, "new", "pass")]
+    assert run(made, 1)[0] == {"old": "finished before", "new": "done"}
+    assert not made[0].log.exists()
+
+
+ROWS = """
+import json, sys, time
+for k in range(4):
+    with open({file!r}, "a") as out:
+        row = dict(iteration=k, seconds=dict(total=1), roles=dict(a=dict(reward=k / 10, kl=0.)))
+        out.write(json.dumps(row) + chr(10))
+    time.sleep(.03)
+"""
+
+
+def test_progress_is_read_from_the_metrics(tmp_path: Path) -> None:
+    job = make(tmp_path, "run", ROWS.format(file=str(tmp_path / "run/metrics.jsonl")), total=4)
+    _, said = run([job], 1)
+    assert "run: 1/4  reward a +0.000" in said
+    assert "run: 3/4  reward a +0.200" in said
+
+
+def interrupt(when: Callable[[], bool], times: int = 1) -> threading.Thread:
+    """Sends this process what Ctrl-C sends, as soon as something holds."""
+
+    def send() -> None:
+        until = time.monotonic() + 20
+        while not when() and time.monotonic() < until:
+            time.sleep(0.005)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+GENTLE = """
+import signal, sys, time
+def stop(*_):
+    print("saved", flush=True)
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+time.sleep(20)
+"""
+
+
+def test_ctrl_c_lets_what_runs_end_gently_and_nothing_new_begins(
+    tmp_path: Path, two_cores: None
+) -> None:
+    made = [make(tmp_path, n, GENTLE) for n in ("a", "b", "c")]
+    thread = interrupt(lambda: all(j.log.exists() and "ready" in log_of(j) for j in made[:2]))
+    endings, _ = run(made, 2)
+    thread.join()
+    assert endings == {"a": "stopped", "b": "stopped", "c": "not begun"}
+    assert [log_of(job) for job in made[:2]] == ["ready\nsaved\n"] * 2
+    with pytest.raises(KeyboardInterrupt):  # Ctrl-C ends this process again
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_what_does_not_heed_ctrl_c_is_killed_at_the_third(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+    job = make(tmp_path, "deaf", deaf + "print('ready', flush=True); time.sleep(20)")
+    thread = interrupt(lambda: job.log.exists() and "ready" in log_of(job), times=3)
+    endings, _ = run([job], 1)
+    thread.join()
+    assert endings == {"deaf": "failed"}
+
+
+# The seeds of a config
+
+
+def finished_run(root: Path, seed: int) -> RunFolder:
+    config = load(SMOKE, [f"--config.run.root={root}", f"--config.seed={seed}"])
+    folder = RunFolder.of(config)
+    write_json(folder.path / "config.json", to_dict(config))
+    write_json(folder.path / "summary.json", {"iterations": config.iterations})
+    for role in config.roles:
+        write_json(folder.policy(role) / "policy.json", {})
+    return folder
+
+
+def test_a_seed_is_a_run_of_the_train_command(tmp_path: Path) -> None:
+    overrides = [f"--config.run.root={tmp_path}", "--config.iterations=7"]
+    job = many.job(SMOKE, overrides, 3, evaluate=False)
+    assert job.command[1:] == (
+        *("-m", "ibrl_jax.train", f"--config={SMOKE}"),
+        *(*overrides, "--config.seed=3"),
+    )
+    assert (job.folder, job.total, job.finished) == (tmp_path / "smoke" / "seed3", 7, False)
+    assert many.job(SMOKE, overrides, 3, evaluate=True).command[-1] == "--quickstart"
+
+
+def test_a_run_is_finished_when_it_left_all_that_is_asked_for(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    root = f"--config.run.root={tmp_path}"
+    assert many.job(SMOKE, [root], 0, evaluate=False).finished
+    assert not many.job(SMOKE, [root], 0, evaluate=True).finished
+    assert not many.job(SMOKE, [root, "--config.iterations=9"], 0, evaluate=False).finished
+    write_json(folder.path / "evaluation.json", {})
+    assert many.job(SMOKE, [root], 0, evaluate=True).finished
+    (folder.policy("agent1") / "policy.json").unlink()
+    assert not many.job(SMOKE, [root], 0, evaluate=False).finished
+
+
+def test_the_folder_of_another_config_stops_before_anything_begins(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    folder.metrics.write_text('{"iteration": 0}\n')
+    with pytest.raises(UserError, match="holds a run with config.rollout.group"):
+        many.job(
+            SMOKE,
+            [f"--config.run.root={tmp_path}", "--config.rollout.group=2"],
+            0,
+            evaluate=False,
+        )
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", "0 1", "1,1", "-1", "0-3"])
+def test_seeds_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="different whole numbers"):
+        many.seeds_of(text)
+    assert many.seeds_of("3,0") == [3, 0]
+
+
+def test_the_command_counts_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished_run(tmp_path, 0)
+    monkeypatch.setattr(sys, "executable", "false")
+    options = [
+        f"--config={SMOKE}",
+        "--seeds=0,1",
+        "--jobs=1",
+        "--",
+        f"--config.run.root={tmp_path}",
+    ]
+    with pytest.raises(UserError, match="1 of 2 runs failed: smoke/seed1;"):
+        many.main(options, Console(file=io.StringIO()))
