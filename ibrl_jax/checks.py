@@ -64,6 +64,12 @@ def check_together(config: ConfigDict, roles: Sequence[str]) -> None:
         raise UserError("config.roles has no role with train = True; at least one must learn")
     if config.isolation["update"] == "tied":
         _check_tied(config)
+    auditor = config.evaluation.auditor
+    if auditor and (config.domain != "telesales" or auditor not in config.endpoints):
+        raise UserError(
+            f"config.evaluation.auditor names {auditor!r}, which must be one of config.endpoints "
+            f"({', '.join(config.endpoints) or 'there is none'}), in the domain telesales"
+        )
     for name in config.evaluation.counterparts:
         if ":" in name:
             _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))

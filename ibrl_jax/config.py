@@ -1,4 +1,6 @@
-"""The one place where every setting has its default, its unit and its check.
+"""Configs: made of the defaults, read from a file and the command line, and checked.
+
+What settings there are stands in `ibrl_jax.settings`.
 
 An experiment is a file with a `get_config()` that starts from `default_config()` and changes a few
 values. The command line changes more: `--config=configs/dond/mini.py --config.seed=1
@@ -17,314 +19,7 @@ from ibrl_jax.checks import check_together
 from ibrl_jax.config_file import read_config
 from ibrl_jax.errors import UserError
 from ibrl_jax.fields import Field, listed, suggest
-
-SCRATCH_PRESETS = ("qwen3_tiny", "qwen3_micro", "qwen3_5_tiny", "qwen3_5_micro")
-"""Networks that are as large as their tokenizer's vocabulary asks."""
-
-RELEASED_PRESETS = (
-    "smollm2_135m",
-    "qwen2_5_0_5b",
-    "qwen2_5_1_5b",
-    "qwen2_5_3b",
-    "qwen2_5_7b",
-    "qwen3_0_6b",
-    "qwen3_1_7b",
-    "qwen3_4b",
-    "qwen3_8b",
-    "qwen3_5_0_8b",
-    "qwen3_5_2b",
-    "qwen3_5_4b",
-    "qwen3_5_9b",
-)
-"""Networks of the sizes that were released; their weights are random without a folder."""
-
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "dond": ("agent0", "agent1"),
-    "telesales": ("sales", "customer"),
-}
-"""The roles of each domain, in its order."""
-
-ROLE = {
-    "train": Field(True, "whether this role's policy learns; if not, `counterpart` holds its seat"),
-    "counterpart": Field(
-        (),
-        "who holds the seat of a role that does not train, one drawn a scenario: "
-        "`frozen:start`, `frozen:<run folder>:<role>`, `scripted:<family>`, `api:<endpoint>`",
-    ),
-    "judge": Field(
-        "", "the endpoint that judges this role's dialogues (telesales); empty: the domain's rules"
-    ),
-    "learning_rate": Field(3e-4, "AdamW step size", low=0.0),
-    "warmup_updates": Field(5, "updates of linear warm-up, then constant", low=0),
-    "update_every": Field(1, "this role updates at every n-th iteration (n)", low=1),
-    "update_offset": Field(0, "the iteration, modulo `update_every`, at which it does", low=0),
-    "kl": Field(0.02, "weight of the k3 divergence from the role's own start", low=0.0),
-    "entropy": Field(0.0, "weight of the entropy bonus, per nat", low=0.0),
-    "clip_norm": Field(1.0, "largest global norm of a gradient", low=0.0),
-    "weight_decay": Field(0.0, "AdamW decay of matrices, per step and learning rate", low=0.0),
-    "temperature": Field(1.0, "sampling temperature in rollouts", low=0.05, high=10.0),
-}
-
-ENDPOINT = {
-    "base_url": Field("", "address of an OpenAI-compatible server, up to and with /v1"),
-    "model": Field("", "the model's name there"),
-    "key_env": Field(
-        "", "the environment variable that holds the key; empty: the server wants none"
-    ),
-    "temperature": Field(1.0, "sampling temperature", low=0.0),
-    "max_tokens": Field(512, "longest answer, tokens", low=1),
-    "timeout_s": Field(60.0, "longest wait for an answer, seconds", low=0.1),
-    "retries": Field(4, "further tries after a failed call", low=0),
-    "backoff_s": Field(1.0, "first pause before a further try, seconds; doubles", low=0.0),
-    "max_wait_s": Field(60.0, "longest pause, what the server asks for included, seconds", low=0.0),
-    "concurrency": Field(16, "calls under way at once", low=1),
-    "requests_per_minute": Field(0.0, "rate limit; 0 for none", low=0.0),
-    "max_calls": Field(0, "calls that a run may make; 0 for no limit", low=0),
-    "max_total_tokens": Field(0, "tokens that a run may use; 0 for no limit", low=0),
-    "max_cost": Field(0.0, "what a run may cost, in the prices' currency; 0 for no limit", low=0.0),
-    "price_in": Field(-1.0, "per million prompt tokens; -1: not known"),
-    "price_out": Field(-1.0, "per million completion tokens; -1: not known"),
-    "cache_dir": Field("", "folder of cached answers; empty for none"),
-    "schema_mode": Field(
-        "auto", "how JSON is asked for", choices=("auto", "json_schema", "json_object", "none")
-    ),
-}
-
-SCHEMA: dict[str, Any] = {
-    "name": Field("mini", "name of the experiment; its runs lie in `<run.root>/<name>/seed<seed>`"),
-    "domain": Field("dond", "what the dialogues are about", choices=tuple(ROLES)),
-    "seed": Field(0, "seed of everything that is drawn", low=0, high=1e9),
-    "iterations": Field(150, "iterations of Algorithm 1", low=1),
-    "run": {
-        "root": Field("runs", "folder of the runs"),
-        "checkpoint_every": Field(20, "iterations between checkpoints", low=1),
-        "keep_checkpoints": Field(2, "checkpoints kept, newest first", low=1),
-        "dialogues_every": Field(1, "iterations between those whose dialogues are written", low=1),
-        "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
-    },
-    "policy": {
-        "preset": Field(
-            "qwen3_tiny",
-            "the network, by name; not read where there is a folder",
-            choices=(*SCRATCH_PRESETS, *RELEASED_PRESETS),
-        ),
-        "folder": Field(
-            "",
-            "a Hugging Face folder: network, weights, tokenizer and chat format; empty: the preset",
-        ),
-        "tokenizer": Field(
-            "auto",
-            "`auto` (the folder's, else `embedded`), `embedded`, or the path of a sentencepiece "
-            "model or a Hugging Face folder",
-        ),
-        "chat": Field(
-            "auto",
-            "how a dialogue is spelled; auto: by the folder and the tokenizer",
-            choices=("auto", "chatml", "qwen3", "qwen3_5", "llama3"),
-        ),
-        "thinking": Field(False, "whether a policy thinks aloud before it speaks"),
-        "thoughts": Field(
-            "keep", "what becomes of its earlier thoughts in its own view: `keep` is all there is"
-        ),
-        "start": Field(
-            "sft",
-            "`sft` (train it first), `random`, `pretrained` (the folder's weights as they are), or "
-            "a policy folder that `make sft` or a run wrote",
-        ),
-        "dtype": Field("float32", "compute type of matmuls", choices=("float32", "bfloat16")),
-        "attention": Field(
-            "auto", "kernel of training attention", choices=("auto", "xla", "cudnn")
-        ),
-        "remat": Field(
-            "auto",
-            "whether layers are computed again in the backward pass; auto: as the size asks",
-            choices=("auto", "yes", "no"),
-        ),
-        "delta_chunk": Field(
-            0, "positions a chunk of the delta rule; 0: as the size asks", low=0, high=1024
-        ),
-    },
-    "lora": {
-        "rank": Field(0, "rank of the adapters that train; 0: all parameters do", low=0),
-        "alpha": Field(32.0, "adapters weigh `alpha` / `rank`", low=0.0),
-        "targets": Field(
-            ("q", "k", "v", "o", "gate", "up", "down"),
-            "kernels with an adapter: `q` in every layer, `attention/q` in those of that kind",
-        ),
-    },
-    "mesh": {
-        "data": Field(1, "devices over which rows are spread; -1: what the others leave", low=-1),
-        "fsdp": Field(1, "over which rows are spread and parameters cut", low=-1),
-        "tensor": Field(1, "over which heads, widths and vocabulary are cut", low=-1),
-    },
-    "placement": Field(
-        "shared", "whether roles share one mesh or have one each", choices=("shared", "split")
-    ),
-    "hosts": {
-        "coordinator": Field(
-            "", "`host:port` of process 0; empty: the launcher says it, or there is one process"
-        ),
-        "count": Field(0, "processes of the run; 0: as many as the launcher says", low=0),
-        "index": Field(-1, "which of them this is; -1: the launcher says it", low=-1),
-        "start_seconds": Field(300.0, "how long to wait until all are there", low=1.0),
-        "silence_seconds": Field(30.0, "how long one may be silent before it is gone", low=5.0),
-    },
-    "sft": {
-        "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1, high=1e9),
-        "families": Field(
-            ("conceder", "reciprocator", "splitter", "wanderer", "trader"), "scripted teachers"
-        ),
-        "dialogues": Field(8000, "dialogues generated between teachers", low=1),
-        "steps": Field(700, "updates: the strength of the start", low=1),
-        "batch": Field(32, "dialogues an update", low=1),
-        "learning_rate": Field(3e-3, "Adam step size; cosine to 5%", low=0.0),
-        "number_weight": Field(2.0, "weight of a selection's numbers in the loss", low=0.0),
-        "curriculum": Field(
-            0.4, "share of the steps that begin with short dialogues", low=0.0, high=1.0
-        ),
-        "deals_only": Field(True, "whether dialogues without a deal are left out"),
-        "transcripts": Field(
-            "", "a file of transcripts to learn from, one a line, in place of the teachers"
-        ),
-        "packed": Field(False, "whether several short examples share a row"),
-    },
-    "dond": {
-        "data_dir": Field("", "folder of the original files; empty: enumerated scenarios"),
-        "test_mode": Field("test200x5", "which test rows", choices=("test200x5", "rows1000")),
-        "max_count": Field(4, "largest count of an item in enumerated scenarios", low=1, high=5),
-        "split_seed": Field(2017, "seed of the hash that splits enumerated scenarios", low=0),
-        "split_fractions": Field((0.8, 0.1, 0.1), "train, val, test", low=0.0, high=1.0),
-        "horizon_turns": Field(20, "turns after which a dialogue has no deal (10 rounds)", low=2),
-        "select_rule": Field(
-            "any_try", "what a first selection needs", choices=("any_try", "last_try")
-        ),
-        "close": Field("either", "closing tags", choices=("either", "literal")),
-        "penalty_malformed": Field(0.1, "taken from the offender of a malformed turn, points / 10"),
-        "prompt": Field("full", "`full`, `short`, or a folder of prompt files"),
-    },
-    "telesales": {
-        "language": Field("zh", "of profiles, prompts and rules", choices=("zh", "en")),
-        "prompts_dir": Field("", "folder of prompt files of one's own; empty: ours"),
-        "prompt_length": Field(
-            "full", "of ours in training: `short` for tiny policies", choices=("full", "short")
-        ),
-        "seed": Field(0, "seed of the profiles", low=0, high=1e9),
-        "train_profiles": Field(3000, "training profiles to learn from", low=1),
-        "val_profiles": Field(200, "further training profiles, held out", low=1),
-        "test_profiles": Field(500, "evaluation profiles", low=1),
-        "composition": Field(
-            "sampled",
-            "of evaluation profiles: drawn, or in the paper's counts",
-            choices=("sampled", "paper_exact"),
-        ),
-        "stories": Field(
-            "offline", "stories of evaluation profiles: of templates", choices=("offline", "none")
-        ),
-        "max_agent_turns": Field(15, "the agent's turns until a call ends", low=1),
-    },
-    "rollout": {
-        "draws": Field(16, "scenarios drawn an iteration (Q)", low=1),
-        "group": Field(4, "rollouts of a draw (G)", low=2),
-        "max_new_tokens": Field(256, "longest turn, tokens", low=1),
-        "max_view_tokens": Field(4096, "longest view of a role, tokens", low=8),
-        "retries": Field(0, "times that a malformed turn is sampled again in training", low=0),
-    },
-    "matchup": {
-        "all": Field(
-            0.7, "probability that all roles are live (the paper's p_both)", low=0.0, high=1.0
-        ),
-        "only": Field(
-            (0.2, 0.1), "that only this role is live, in the roles' order", low=0.0, high=1.0
-        ),
-    },
-    "pool": {
-        "every": Field(10, "updates of a role between snapshots", low=1),
-        "size": Field(20, "snapshots kept a role; the oldest leaves", low=1),
-        "sample_per": Field(
-            "rollout", "what shares a matchup", choices=("rollout", "scenario", "iteration")
-        ),
-        "store": Field("host", "whose memory holds snapshots", choices=("host", "device")),
-    },
-    "stabilise": {
-        "pool": Field(True, "whether past policies hold seats"),
-        "stagger": Field(True, "whether `update_every` and `update_offset` apply"),
-    },
-    "isolation": {
-        "reward": Field("own", "whose reward pays a role", choices=("own", "shared")),
-        "advantage": Field("role", "whose rewards normalise it", choices=("role", "joint")),
-        "mask": Field("own", "whose words it is trained on", choices=("own", "all")),
-        "update": Field("separate", "parameters and optimiser", choices=("separate", "tied")),
-    },
-    "advantage": {
-        "ddof": Field(1, "degrees of freedom taken off the deviation", low=0, high=1),
-        "eps": Field(1e-6, "added to the deviation", low=0.0),
-    },
-    "loss": {
-        "normalise": Field(
-            "tokens", "what one division is by", choices=("tokens", "sequences", "constant")
-        ),
-        "constant": Field(1000.0, "the divisor a sequence of `constant`, tokens", low=1.0),
-        "clip_low": Field(0.2, "ratio clipped below 1 - this", low=0.0, high=1.0),
-        "clip_high": Field(0.2, "ratio clipped above 1 + this", low=0.0),
-        "kl_on_degenerate": Field(True, "whether KL and entropy act on groups without variance"),
-        "epochs": Field(1, "passes over a batch", low=1),
-    },
-    "optimiser": {
-        "b1": Field(0.9, "AdamW decay of the first moment", low=0.0, high=0.99999),
-        "b2": Field(0.99, "of the second", low=0.0, high=0.99999),
-        "eps": Field(1e-8, "added to the root of the second", low=0.0),
-        "lengths": Field(
-            (), "view lengths that a micro-batch is cut to, tokens; empty: never cut", low=1
-        ),
-        "micro_batch": Field(16, "rows a pass forward and back", low=1),
-        "logp_chunk": Field(512, "tokens whose logits exist at once", low=1),
-    },
-    "rewards": {
-        "min_coverage": Field(
-            0.9, "least share of an iteration's rewards scored", low=0.0, high=1.0
-        ),
-        "turn": Field(0.2, "weight of a judge's turn scores (telesales)", low=0.0, high=1.0),
-        "episode": Field(0.8, "weight of its score of the whole call", low=0.0, high=1.0),
-        "gamma": Field(0.9, "discount of the scores of later turns", low=0.01, high=1.0),
-    },
-    "engine": {
-        "rows": Field((8, 64), "batch sizes that are compiled", low=1),
-        "new_tokens": Field((32, 128), "lengths of a turn's input that are compiled", low=1),
-        "lengths": Field(
-            (), "cache lengths that are compiled; empty: the longest view alone", low=1
-        ),
-    },
-    "evaluation": {
-        "counterparts": Field(
-            ("fair", "mirror", "lexi", "boulware", "greedy"), "held-out families"
-        ),
-        "scenarios": Field(100, "scenarios of a split; 0 for all", low=0),
-        "split": Field("test", "which", choices=("val", "test")),
-        "seeds": Field(1, "dialogues a scenario and seat", low=1),
-        "retries": Field(2, "times that a malformed turn is sampled again", low=0),
-        "temperature": Field(1.0, "sampling temperature", low=0.0),
-    },
-    "statistics": {
-        "confidence": Field(0.95, "of intervals", low=0.5, high=0.999),
-        "resamples": Field(2000, "bootstrap resamples of clusters", low=100),
-        "permutations": Field(2000, "of a separated comparison", low=100),
-        "seed": Field(0, "of both", low=0),
-    },
-    "roles": {},
-    "endpoints": {},
-}
-
-_OPEN = {"endpoints": ENDPOINT}
-"""Sections whose entries a user names; every entry has the same fields."""
-
-_TELESALES: Mapping[str, Any] = {
-    "domain": "telesales",
-    "sft.families": ("competent", "rule_v1"),
-    "sft.deals_only": False,
-    "evaluation.counterparts": ("rule_v2",),
-    "evaluation.seeds": 3,
-}
-"""Defaults that are others in this domain than in the first one."""
+from ibrl_jax.settings import ENDPOINT, OPEN, ROLE, ROLES, SCHEMA, TELESALES
 
 
 def default_config(domain: str = "dond") -> ConfigDict:
@@ -336,7 +31,7 @@ def default_config(domain: str = "dond") -> ConfigDict:
     if domain not in ROLES:
         raise UserError(f"there is no domain {domain!r}; there are {', '.join(ROLES)}")
     config = ConfigDict(_defaults(_schema(domain)))
-    for key, value in _TELESALES.items() if domain == "telesales" else ():
+    for key, value in TELESALES.items() if domain == "telesales" else ():
         *parents, last = key.split(".")
         node = config
         for parent in parents:
@@ -465,11 +160,11 @@ def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple
             raise UserError(f"config.{key} does not exist{suggest(name, schema)}")
         if isinstance(entry, Field):
             yield key, entry, config[name]
-        elif key in _OPEN:
+        elif key in OPEN:
             if not isinstance(config[name], ConfigDict | Mapping):
                 raise UserError(f"config.{key} must be a group of settings, not {config[name]!r}")
             for item in config[name]:
-                yield from _walk(_OPEN[key], config[name][item], f"{key}.{item}.")
+                yield from _walk(OPEN[key], config[name][item], f"{key}.{item}.")
         else:
             yield from _walk(entry, config[name], key + ".")
     for name in schema:
@@ -483,8 +178,8 @@ def _field(key: str, schema: Mapping[str, Any]) -> Field:
     for part in key.split("."):
         if isinstance(node, Field):
             raise UserError(f"config.{path} is one value and has no {part!r}")
-        if path in _OPEN and part not in node:
-            node = {**node, part: _OPEN[path]}
+        if path in OPEN and part not in node:
+            node = {**node, part: OPEN[path]}
         if part not in node:
             raise UserError(f"config.{key} does not exist{suggest(part, node)}")
         node = node[part]

@@ -9,8 +9,6 @@ import pytest
 from ml_collections import ConfigDict
 
 from ibrl_jax.config import (
-    RELEASED_PRESETS,
-    SCRATCH_PRESETS,
     check,
     default_config,
     describe,
@@ -21,6 +19,7 @@ from ibrl_jax.config import (
 )
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.presets import PRESETS, preset
+from ibrl_jax.settings import RELEASED_PRESETS, SCRATCH_PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(p for p in (ROOT / "configs").rglob("*.py") if p.name != "__init__.py")

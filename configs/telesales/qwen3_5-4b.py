@@ -1,10 +1,11 @@
 """The paper's Vehicle TeleSales with two Qwen3.5-4B, all parameters of both, on 8 GPUs of 80 GB.
 
-Chinese, 3,000 training profiles, calls of 15 agent turns, judges and simulator over endpoints. The
-start is supervised on transcripts of your own (docs/telesales.md has their form). The paper names
-entropy .1, KL .02, 1e-6 for the agent and, at half the frequency, 1e-7 for the customer, 64 calls
-an iteration in groups of 4. Lengths and the start's own settings are ours. Look the models' names
-up at your provider, and set `max_cost` with both prices before a long run.
+Chinese, 3,000 training profiles, calls of 15 agent turns; judges, simulator and auditor are
+endpoints. The start is supervised on transcripts of your own (docs/telesales.md has their form, and
+what the endpoints cost). The paper names entropy .1, KL .02, 1e-6 for the agent and, at half the
+frequency, 1e-7 for the customer, 64 calls an iteration in groups of 4. Lengths and the start's own
+settings are ours. Look the models' names up at your provider, and set `max_cost` with both prices
+before a long run.
 
 Command: make train CONFIG=configs/telesales/qwen3_5-4b.py
          (the weights: ARGS="--config.policy.folder=path/of/Qwen3.5-4B")
@@ -42,7 +43,8 @@ def get_config() -> ConfigDict:
         model="deepseek-chat",
         key_env="DEEPSEEK_API_KEY",
         temperature=0.0,
-        max_tokens=1024,
+        max_tokens=2048,  # fifteen turns' verdicts are about 600, and some models think first
+        retries=2,
         cache_dir=".cache/telesales/judge",
     )
     config.endpoints.simulator = endpoint(
@@ -52,6 +54,15 @@ def get_config() -> ConfigDict:
         max_tokens=1024,
         cache_dir=".cache/telesales/simulator",
     )
+    config.endpoints.auditor = endpoint(
+        base_url="https://open.bigmodel.cn/api/paas/v4",
+        model="glm-4.6",
+        key_env="GLM_API_KEY",
+        temperature=0.0,
+        max_tokens=2048,
+        retries=2,
+        cache_dir=".cache/telesales/auditor",
+    )
     config.roles.sales.judge = "judge"
     config.roles.customer.judge = "judge"
     config.roles.sales.learning_rate = 1e-6
@@ -60,5 +71,6 @@ def get_config() -> ConfigDict:
     for role in config.roles.values():
         role.entropy = 0.1
     config.evaluation.counterparts = ("api:simulator:simulator",)
+    config.evaluation.auditor = "auditor"
     config.evaluation.scenarios = 0  # all 500 profiles, three calls each
     return config

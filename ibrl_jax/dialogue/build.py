@@ -12,14 +12,13 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.cast import Cast, opening
 from ibrl_jax.dialogue.chat import load_chat
 from ibrl_jax.dialogue.loop import Hall
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.tokenizers import EMBEDDED, check_fits, load_tokenizer
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
-from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings
 from ibrl_jax.errors import UserError
@@ -30,9 +29,7 @@ from ibrl_jax.models.lora import LoraSettings, check_targets
 from ibrl_jax.models.presets import LARGE, LARGE_CHUNK, SCRATCH, preset
 from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.parallel.mesh import MeshSettings, build_mesh, local_mesh, split
-from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.rules import RuleJudge
-from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge, TurnWeights
 from ibrl_jax.rewards.types import Judge
 from ibrl_jax.sampler.compiled import Programs
 from ibrl_jax.sampler.engine import Engine
@@ -46,9 +43,9 @@ def build_domain(config: ConfigDict) -> Domain:
         UserError: its data or prompts are missing or damaged.
     """
     if config.domain == "telesales":
-        values = dict(config.telesales)
-        values["prompts_dir"] = values["prompts_dir"] or None
-        return TeleSales(TelesalesSettings(**values, conversations=config.evaluation.seeds))
+        from ibrl_jax.dialogue.build_telesales import telesales  # late: it takes .3 s
+
+        return telesales(config)
     values = dict(config.dond)
     values["data_dir"] = values["data_dir"] or None
     return DealOrNoDeal(DondSettings(**values))
@@ -158,6 +155,8 @@ def build_programs(
         new_tokens=config.engine.new_tokens,
         lengths=config.engine.lengths or (config.rollout.max_view_tokens,),
         max_new=config.rollout.max_new_tokens,
+        block=config.engine.block,
+        stragglers=config.engine.stragglers,
     )
     made = {
         mesh: Programs(speech.model, settings, speech.chat.stop_ids, mesh=mesh)
@@ -176,10 +175,15 @@ def build_cast(
 ) -> Cast:
     """Engines for `slots` dialogues at once in this process, without parameters as yet."""
     programs = build_programs(config, speech, domain.roles, slots)
+    engines = {role: Engine(of_role) for role, of_role in programs.items()}
+    least = config.engine.share_at_least
+    for role, engine in engines.items():
+        shared = opening(domain, speech, role) if least and slots > 1 else []
+        engine.share(shared if len(shared) >= least else [])
     return Cast(
         domain=domain,
         speech=speech,
-        engines={role: Engine(of_role) for role, of_role in programs.items()},
+        engines=engines,
         endpoints=build_endpoints(config, ledgers, hosts),
         max_new=config.rollout.max_new_tokens,
     )
@@ -189,23 +193,11 @@ def build_judges(
     config: ConfigDict, domain: Domain, endpoints: Mapping[str, Endpoint] | None
 ) -> dict[Role, Judge]:
     """Each role's judge; without endpoints all are the domain's rules."""
-    if not isinstance(domain, TeleSales):
-        return {role: RuleJudge(reward=domain.reward) for role in domain.roles}
-    rewards = config.rewards
-    weights = TurnWeights(turn=rewards.turn, episode=rewards.episode, gamma=rewards.gamma)
-    judges: dict[Role, Judge] = {
-        "sales": SalesRuleJudge(weights=weights),
-        "customer": CustomerRuleJudge(weights=weights),
-    }
-    for role, settings in config.roles.items():
-        if settings.judge and endpoints is not None:
-            judges[role] = EndpointJudge(
-                role=role,
-                prompts=domain.prompts,
-                endpoint=endpoints[settings.judge],
-                weights=weights,
-            )
-    return judges
+    if config.domain == "telesales":
+        from ibrl_jax.dialogue.build_telesales import telesales_judges
+
+        return telesales_judges(config, domain, endpoints)
+    return {role: RuleJudge(reward=domain.reward) for role in domain.roles}
 
 
 def build_hall(

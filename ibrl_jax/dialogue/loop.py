@@ -3,14 +3,16 @@
 What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose
 endpoint fails is played once more from its beginning, then recorded as aborted with its reason, as
 is one that outgrows a view: nothing is refilled, nothing becomes a zero. Judges start when a
-dialogue ends, while the others still talk.
+dialogue ends, while the others still talk. Where an endpoint has more to do than it takes at once,
+turns come before judgements, and judgements in the order of their roles' ranks. A `Watch` is told
+of each dialogue and each reward as they come.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ibrl_jax.dialogue.agents import Agent, SeatContext, Speaker, ViewFull
 from ibrl_jax.dialogue.conductor import Conductor
@@ -18,6 +20,7 @@ from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import RoleView
 from ibrl_jax.domains.base import Domain, Referee, Role, Scenario
 from ibrl_jax.endpoints.client import EndpointError
+from ibrl_jax.endpoints.lane import RANK
 from ibrl_jax.identity import generator, key_data
 from ibrl_jax.rewards.types import Case, Failed, Judge, Reward
 
@@ -49,7 +52,22 @@ class Hall:
     concurrency: int
 
 
-def play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
+class Watch:
+    """Hears how the dialogues go, in the loop's own thread; this one does nothing about it."""
+
+    def rank(self, role: Role) -> int:
+        """How soon a role's judge may ask, from 1 on; all at once unless told otherwise."""
+        del role
+        return 1
+
+    def ended(self, index: int, trajectory: Trajectory) -> None:
+        """A dialogue is over; `index` is its match's, and its rewards are still to come."""
+
+    def paid(self, index: int, role: Role, reward: Reward) -> None:
+        """A role's reward has come, of a dialogue that was said to be over before."""
+
+
+def play(hall: Hall, matches: Sequence[Match], watch: Watch | None = None) -> list[Trajectory]:
     """Plays the matches, at most `hall.concurrency` at a time.
 
     Returns:
@@ -58,17 +76,20 @@ def play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
     Raises:
         UserError: an endpoint refuses its key or does not exist.
     """
-    return asyncio.run(_play(hall, matches))
+    return asyncio.run(playing(hall, matches, watch))
 
 
-async def _play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
-    conductor = Conductor()
+async def playing(
+    hall: Hall, matches: Sequence[Match], watch: Watch | None = None
+) -> list[Trajectory]:
+    """`play`, inside a loop of the caller's."""
+    conductor, watch = Conductor(), watch or Watch()
     waiting = iter(enumerate(matches))
     done: list[Trajectory | None] = [None] * len(matches)
 
     async def worker() -> None:
         for index, match in waiting:  # a seat that falls free takes the next dialogue
-            done[index] = await _dialogue(hall, match, conductor)
+            done[index] = await _dialogue(hall, index, match, conductor, watch)
 
     workers = [asyncio.create_task(worker()) for _ in range(min(hall.concurrency, len(matches)))]
     try:
@@ -81,7 +102,9 @@ async def _play(hall: Hall, matches: Sequence[Match]) -> list[Trajectory]:
     return [trajectory for trajectory in done if trajectory is not None]
 
 
-async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajectory:
+async def _dialogue(
+    hall: Hall, index: int, match: Match, conductor: Conductor, watch: Watch
+) -> Trajectory:
     failure: Exception | None = None
     views: dict[Role, RoleView] = {}
     refused = dict.fromkeys(hall.domain.roles, 0)
@@ -98,7 +121,7 @@ async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajector
     outcome = referee.outcome
     if outcome is None:
         raise RuntimeError(f"dialogue {match.draw}/{match.rollout} stopped without an outcome")
-    return Trajectory(
+    trajectory = Trajectory(
         scenario=match.scenario,
         draw=match.draw,
         rollout=match.rollout,
@@ -108,9 +131,12 @@ async def _dialogue(hall: Hall, match: Match, conductor: Conductor) -> Trajector
         turns=tuple(referee.turns),
         views=views,
         outcome=outcome,
-        rewards=await _judge(hall, match.scenario, referee, failure),
+        rewards={},
         retries=refused,
     )
+    watch.ended(index, trajectory)
+    rewards = await _judge(hall, index, trajectory, failure, watch)
+    return replace(trajectory, rewards=rewards)
 
 
 async def _talk(
@@ -147,15 +173,24 @@ async def _talk(
 
 
 async def _judge(
-    hall: Hall, scenario: Scenario, referee: Referee, failure: Exception | None
+    hall: Hall, index: int, trajectory: Trajectory, failure: Exception | None, watch: Watch
 ) -> dict[Role, Reward]:
     """Each role's reward; a dialogue that was broken off has nothing to be judged by."""
-    if failure is not None:
-        return dict.fromkeys(hall.domain.roles, Failed(reason=str(failure)))
-    assert referee.outcome is not None
-    cases = [Case.of(scenario, role, referee.turns, referee.outcome) for role in hall.domain.roles]
-    scores = await asyncio.gather(*(hall.judges[case.role].score(case) for case in cases))
-    return {case.role: score for case, score in zip(cases, scores, strict=True)}
+
+    async def score(role: Role) -> Reward:
+        RANK.set(watch.rank(role))  # of this task alone
+        t = trajectory
+        reward: Reward = (
+            await hall.judges[role].score(Case.of(t.scenario, role, t.turns, t.outcome))
+            if failure is None
+            else Failed(reason=str(failure))
+        )
+        watch.paid(index, role, reward)
+        return reward
+
+    roles = hall.domain.roles
+    rewards = await asyncio.gather(*(score(role) for role in roles))
+    return dict(zip(roles, rewards, strict=True))
 
 
 def _seat(hall: Hall, match: Match, role: Role) -> SeatContext:

@@ -20,8 +20,18 @@ from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.loop import Match, play
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import PolicyRef
-from ibrl_jax.domains.base import Domain, Measure, Role, Scenario
+from ibrl_jax.domains.base import Domain, Measure, Role
+from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.audits import auditor_name, build_audit
+from ibrl_jax.evaluation.columns import (
+    HELD_OUT,
+    IN_SYSTEM,
+    SELF_PLAY,
+    Column,
+    columns_of,
+    evaluation_scenarios,
+)
 from ibrl_jax.evaluation.statistics import (
     Arm,
     StatisticsSettings,
@@ -29,11 +39,8 @@ from ibrl_jax.evaluation.statistics import (
     bootstrap_mean,
     compare,
 )
-from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
 from ibrl_jax.rewards.types import Failed
-
-HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
 
 
 def measures_of(domain: Domain) -> list[Measure]:
@@ -78,15 +85,6 @@ class Contestant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the table. `counterpart` is a name, or None where it depends on the row."""
-
-    name: str
-    kind: str
-    counterpart: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One policy in one column: its dialogues, in which seat the policy sat, and against whom."""
 
@@ -94,31 +92,6 @@ class Cell:
     seats: list[Role]
     columns: list[str]
     planned: int
-
-
-def columns_of(config: ConfigDict) -> list[Column]:
-    """In-system, self-play, and each counterpart of `config.evaluation`.
-
-    One that training or the start has met is no held-out one, and says so. (A start from a folder
-    is taken to have met the teachers that the config names.)
-
-    Raises:
-        UserError: two columns would have one name.
-    """
-    taught = config.policy.start not in ("random", "pretrained")
-    met = {f"scripted:{family}" for family in config.sft.families if taught}
-    met |= {name for settings in config.roles.values() for name in settings.counterpart}
-    columns = []
-    for entry in config.evaluation.counterparts:
-        name = entry if ":" in entry else f"scripted:{entry}"
-        kind = DEVELOPMENT if name in met else HELD_OUT
-        columns.append(Column(name=name.partition(":")[2], kind=kind, counterpart=name))
-    columns.append(Column(name=IN_SYSTEM, kind=IN_SYSTEM, counterpart=None))
-    columns.append(Column(name=SELF_PLAY, kind=SELF_PLAY, counterpart=None))
-    names = [column.name for column in columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"config.evaluation.counterparts makes two columns named {twice[0]!r}")
-    return columns
 
 
 def evaluate(
@@ -136,6 +109,7 @@ def evaluate(
     Raises:
         UserError: a counterpart is unknown or an endpoint cannot be used.
     """
+    audit = build_audit(config, cast)
     for contestant in contestants:
         for role in cast.domain.roles:
             cast.load(role, contestant.label, contestant.params)
@@ -154,6 +128,10 @@ def evaluate(
         for column in columns:
             cell = _play_cell(config, cast, versions, contestant, column)
             if cell is not None:
+                if audit is not None:
+                    if config.evaluation.auditor:
+                        note(f"auditing {len(cell.trajectories)} calls against {column.name}")
+                    cell = replace(cell, trajectories=audit(cell.trajectories))
                 cells[contestant.label][column.name] = cell
                 keep(contestant.label, column.name, cell.trajectories)
     held_out = [column.name for column in columns if column.kind == HELD_OUT]
@@ -180,11 +158,17 @@ def evaluate(
         "measures": [asdict(measure) for measure in measures_of(domain)],
         "deed": list(domain.deed),
         "remark": domain.remark if scripted else "",
+        "auditor": auditor_name(config, cast),
         "columns": [
             {"name": c.name, "kind": c.kind, "counterpart": c.counterpart} for c in columns
         ],
         "rows": rows,
         "comparisons": _comparisons(cast, contestants, columns, cells, settings),
+        "endpoints": {
+            name: endpoint.ledger.summary()
+            for name, endpoint in cast.endpoints.items()
+            if isinstance(endpoint, Endpoint)
+        },
         "settings": {
             "evaluation": config.evaluation.to_dict(),
             "statistics": config.statistics.to_dict(),
@@ -294,19 +278,6 @@ def _can_hold(domain: Domain, name: str | None, role: Role) -> bool:
         return not form or bool(domain.adapter(form, role))
     except UserError:
         return False
-
-
-def evaluation_scenarios(config: ConfigDict, domain: Domain) -> Sequence[Scenario]:
-    """The first `evaluation.scenarios` of the split, in an order that no run's seed changes."""
-    scenarios = domain.scenarios(config.evaluation.split)
-    wanted = config.evaluation.scenarios or len(scenarios)
-    if wanted > len(scenarios):
-        raise UserError(
-            f"config.evaluation.scenarios is {wanted}, and {config.evaluation.split} has "
-            f"{len(scenarios)}"
-        )
-    order = generator(0, "evaluation", config.evaluation.split).permutation(len(scenarios))
-    return [scenarios[int(i)] for i in order[:wanted]]
 
 
 def _pooled(cells: Sequence[Cell]) -> Cell:

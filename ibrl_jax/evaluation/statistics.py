@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from ibrl_jax.errors import UserError
 
@@ -198,7 +198,7 @@ def odds_ratio(reference: Arm, arm: Arm, settings: StatisticsSettings) -> OddsRa
             "clusters do not differ, so the ratio has no error",
             ratio=float(np.exp(b1)),
         )
-    reach = norm.ppf(0.5 + settings.confidence / 2) * error
+    reach = ndtri(0.5 + settings.confidence / 2) * error
     note = ""
     if few:
         note = f"only {min(clusters)} clusters (under {FEW_CLUSTERS}): bias-reduced errors"
@@ -207,7 +207,7 @@ def odds_ratio(reference: Arm, arm: Arm, settings: StatisticsSettings) -> OddsRa
         note,
         ratio=float(np.exp(b1)),
         interval=(float(np.exp(b1 - reach)), float(np.exp(b1 + reach))),
-        p=float(2 * norm.sf(abs(b1) / error)),
+        p=float(2 * ndtr(-abs(b1) / error)),
     )
 
 
@@ -338,7 +338,7 @@ def kappa(table: np.ndarray, settings: StatisticsSettings) -> Kappa:
             note="undefined: one category only",
         )
     found: Any = cohens_kappa(table)
-    reach = norm.ppf(0.5 + settings.confidence / 2) * found.std_kappa
+    reach = ndtri(0.5 + settings.confidence / 2) * found.std_kappa
     return Kappa(
         value=float(found.kappa),
         interval=(float(found.kappa - reach), float(found.kappa + reach)),

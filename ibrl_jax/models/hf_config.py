@@ -46,8 +46,8 @@ class TokenIds:
 
     def to_hf(self) -> dict[str, Any]:
         """As both of the folder's configurations say it."""
-        eos = self.eos[0] if len(self.eos) == 1 else list(self.eos)
-        return dict(bos_token_id=self.bos, eos_token_id=eos or None, pad_token_id=self.pad)
+        eos = self.eos[0] if len(self.eos) == 1 else list(self.eos) or None
+        return dict(bos_token_id=self.bos, eos_token_id=eos, pad_token_id=self.pad)
 
 
 def network(

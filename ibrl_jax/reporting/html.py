@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.reporting import figures
+from ibrl_jax.reporting.audits import HEADS, audit_rows
 from ibrl_jax.reporting.progress import duration
 from ibrl_jax.reporting.runs import Run, read_run, series
 from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
@@ -95,8 +96,10 @@ def _page(run: Run, table: Table | None, sample: Sample) -> str:
         tiles=_tiles(run, table),
         table=table,
         remark=_remark(run, table),
-        settings=_flat((run.evaluation or {}).get("settings") or {}),
+        settings=_flat(_circumstances(run.evaluation or {})),
         comparisons=(run.evaluation or {}).get("comparisons") or [],
+        audit_heads=HEADS,
+        audits=audit_rows(table) if table and table.auditor else [],
         figures=_figures(run, table),
         config=_flat(run.config or {}),
         sample=sample,
@@ -240,6 +243,12 @@ def _figures(run: Run, table: Table | None) -> Mapping[str, Any]:
         "seconds": Markup(figures.stage_seconds(run.metrics)),
         "endings": Markup(figures.endings(run.metrics) or ""),
     }
+
+
+def _circumstances(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """How an evaluation was made: its settings, and what its endpoints were asked and cost."""
+    settings, endpoints = (evaluation.get(key) or {} for key in ("settings", "endpoints"))
+    return {**settings, "endpoints": endpoints} if endpoints else dict(settings)
 
 
 def _remark(run: Run, table: Table | None) -> str:

@@ -96,13 +96,17 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """`measures` in the order of the evaluation, the success first; `remark` stands beside it."""
+    """`measures` in the order of the evaluation, the success first; `remark` stands beside it.
+
+    `auditor` is who looked at the dialogues afterwards (`rules`, an endpoint); empty: nobody.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     measures: Sequence[Measure]
     deed: Sequence[str]
     remark: str
+    auditor: str
 
     @property
     def main(self) -> Measure:
@@ -164,6 +168,7 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
         measures=measures,
         deed=evaluation.get("deed", ("agrees", "agree")),
         remark=evaluation.get("remark", ""),
+        auditor=evaluation.get("auditor", ""),
     )
 
 

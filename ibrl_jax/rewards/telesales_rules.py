@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from ibrl_jax.domains.base import Outcome, Turn
 from ibrl_jax.domains.telesales.audit import fabrications, inventions, spoken
-from ibrl_jax.domains.telesales.cues import asked, cues, read
+from ibrl_jax.domains.telesales.cues import cues, read
+from ibrl_jax.domains.telesales.exchanges import Exchange, rate_agent
 from ibrl_jax.domains.telesales.labels import (
     AFTER_VERBAL_YES,
     EVALUATION_CLIPS,
@@ -33,9 +34,9 @@ from ibrl_jax.domains.telesales.labels import (
 )
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord, TrainingAttributes
-from ibrl_jax.domains.telesales.profiles.terms import Category, IntentDepth
+from ibrl_jax.domains.telesales.profiles.terms import IntentDepth
 from ibrl_jax.domains.telesales.referee import SCRIPTED, EndReason
-from ibrl_jax.domains.telesales.rubric import LENGTHS, Asked, Rated, Rater
+from ibrl_jax.domains.telesales.rubric import LENGTHS, Rated
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, SALES, attributes_of, initial_of
 from ibrl_jax.rewards.types import Case, Failed, Scored
 
@@ -67,16 +68,6 @@ def discounted(scores: Sequence[float], gamma: float) -> float:
     return (
         sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights) if scores else 0.0
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """An agent's turn, what the customer had said before it, and how it rates."""
-
-    before: str
-    turn: Turn
-    asked: Category | None
-    rated: Rated
 
 
 CONFIRMED, VERBAL, DEFERRED, FABRICATED = 1.0, 0.4, 0.2, -0.5
@@ -165,34 +156,6 @@ class CustomerRuleJudge:
             value=self.weights.combine(scores, episode),
             detail={"judge": STAND_IN, "turn_scores": scores, "episode": episode},
         )
-
-
-def rate_agent(
-    turns: Sequence[Turn], language: Language, lead: LeadRecord | None
-) -> list[Exchange]:
-    """The agent's turns as the rubric rates them, given the customer's words alone."""
-    rater, found = Rater(language, lead), []
-    before, topic, known, refused = "", None, False, False
-    for turn in turns:
-        if not turn.valid:
-            continue
-        if turn.role == CUSTOMER:
-            before = turn.text
-            refused |= "says_never" in cues(before, language)
-            continue
-        category = asked(before, language)
-        topic = category or topic
-        state = Asked(
-            category=category,
-            topic=topic,
-            opening=not known,
-            busy="busy" in cues(before, language),
-            refused=refused,
-        )
-        rated = rater.rate(turn.payload["words"], len(turn.payload["calls"]), state)
-        known |= B.B02 in rated.hits
-        found.append(Exchange(before=before, turn=turn, asked=category, rated=rated))
-    return found
 
 
 def _agent_turn(index: int, exchange: Exchange, *, grounded: bool) -> float:

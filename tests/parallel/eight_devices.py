@@ -141,6 +141,7 @@ def a_batch() -> RoleBatch:
         loss_mask=sampled,
         behaviour_logp=np.where(sampled, rng.uniform(-5, -3, shape), 0).astype(np.float32),
         reference_logp=np.where(sampled, rng.uniform(-5, -3, shape), 0).astype(np.float32),
+        importance=np.ones(shape, np.float32),
         advantage=rng.normal(size=shape[:2]).astype(np.float32),
         degenerate=np.zeros(shape[:2], bool),
         weight=np.ones(shape[:2], np.float32),

@@ -114,6 +114,8 @@ def by_us(folder: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         new_tokens=(48,),  # longer prompts are read in pieces
         lengths=(192,),
         max_new=NEW,
+        block=NEW,
+        stragglers=0.0,
     )
     never = network.vocab_size  # no token stops it: all 32 are compared
     engine = Engine(Programs(Decoder(network, None), settings, (never,)))

@@ -34,7 +34,9 @@ def play(scenario: Scenario, name: str, seed: int = 0) -> TelesalesReferee:
     ruling = TelesalesReferee(scenario, max_agent_turns=15)
     players = {
         "sales": seller(name, scenario, np.random.default_rng([seed, 1])),
-        "customer": customer("rule_v1", scenario, np.random.default_rng([seed, 2])),
+        "customer": customer(
+            "rule_v1", scenario, np.random.default_rng([seed, 2]), score_step=0.01
+        ),
     }
     while (role := ruling.to_move) is not None:
         ruling.play(ruling.check(role, players[role].reply(ruling.turns), "stop"))

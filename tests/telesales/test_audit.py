@@ -12,6 +12,7 @@ from ibrl_jax.domains.telesales.audit import (
     check_labels,
     fabrications,
     hallucinated,
+    invented,
     inventions,
 )
 from ibrl_jax.domains.telesales.labels import Behaviour
@@ -93,11 +94,13 @@ def test_scratches_and_no_accident_do_not_contradict():
 
 
 def test_a_value_for_an_empty_field_is_invented_but_contradicts_nothing():
-    turns = [agent("手续费3000元。")]
+    turns, wrong = [agent("手续费3000元。")], agent("标价6万。")
     assert not fabrications(record(), turns)
     assert [str(f.claim.category) for f in inventions(record(), turns)] == ["fees"]
-    assert hallucinated(record(), turns)
-    assert not hallucinated(record(), [agent("标价12.8万。")])
+    assert (hallucinated(record(), turns), invented(record(), turns)) == (False, True)
+    assert (hallucinated(record(), [wrong]), invented(record(), [wrong])) == (True, False)
+    right = [agent("标价12.8万。")]
+    assert (hallucinated(record(), right), invented(record(), right)) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from ibrl_jax.domains.base import Outcome, Turn
+from ibrl_jax.domains.base import Turn
 from ibrl_jax.domains.telesales.audit import AuditReport
 from ibrl_jax.domains.telesales.auditor import (
     Audited,
     Auditor,
     Hallucinations,
     LabelAudit,
-    with_hallucination,
 )
 from ibrl_jax.domains.telesales.labels import LANGUAGES
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles
@@ -35,7 +34,7 @@ from ibrl_jax.domains.telesales.verdicts import (
     refers_to,
 )
 from ibrl_jax.endpoints import Endpoint, EndpointSettings
-from tests.endpoints.fault_server import Asked, FaultServer, say, status
+from tests.endpoints.fault_server import Asked, FaultServer, say
 
 NO_HIT = {
     "hit": False,
@@ -217,12 +216,19 @@ def claim(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_claims_against_and_beyond_the_record_are_hallucinations(auditor):
-    answer = {"findings": [claim(), claim(kind="unsupported", reference="")], "reason": "-"}
-    found, _ = auditor("hallucinations", answer, record(), TURNS)
-    assert isinstance(found, Hallucinations)
-    assert found.hit
-    assert [f.kind for f in found.findings] == ["contradicted", "unsupported"]
+def test_a_claim_against_the_record_is_a_hallucination_and_one_beyond_it_an_invention(auditor):
+    beyond = claim(kind="unsupported", reference="")
+    for findings, hit, invented in (
+        ([claim(), beyond], True, True),
+        ([claim()], True, False),
+        ([beyond], False, True),
+        ([], False, False),
+    ):
+        answer = {"findings": findings, "reason": "-"}
+        found, _ = auditor("hallucinations", answer, record(), TURNS)
+        assert isinstance(found, Hallucinations)
+        assert [f.kind for f in found.findings] == [f["kind"] for f in findings]
+        assert (found.hit, found.invented) == (hit, invented)
 
 
 def test_a_hallucination_without_evidence_is_dropped_and_counted(auditor):
@@ -230,15 +236,6 @@ def test_a_hallucination_without_evidence_is_dropped_and_counted(auditor):
     answer = {"findings": findings, "reason": "-"}
     found, _ = auditor("hallucinations", answer, record(), TURNS)
     assert (found.hit, len(found.dropped)) == (False, 3)
-
-
-def test_an_auditors_word_replaces_the_rules_and_no_word_is_none(auditor):
-    outcome = Outcome(end_reason="hang_up", success=False, facts={"hallucination": True})
-    found, _ = auditor("hallucinations", {"findings": [], "reason": "-"}, record(), TURNS)
-    assert with_hallucination(outcome, found).facts == {"hallucination": False}
-    found, _ = auditor("hallucinations", lambda asked: status(500), record(), TURNS)
-    assert isinstance(found, NoVerdict)
-    assert with_hallucination(outcome, found).facts == {"hallucination": None}
 
 
 # ------------------------------------------------------------------------- labels

@@ -29,7 +29,9 @@ SETTINGS = TelesalesSettings(
     composition="sampled",
     stories="offline",
     max_agent_turns=15,
+    score_step=0.01,
     conversations=3,
+    test_file="",
 )
 TELESALES = TeleSales(SETTINGS)
 
@@ -117,6 +119,27 @@ def test_scripted_calls_are_legal_from_the_first_turn_to_the_last(language, fami
                 reasons.add(outcome.end_reason)
                 assert outcome.success == (outcome.end_reason == "confirmed")
     assert {"confirmed", "hang_up"} <= reasons
+
+
+@pytest.mark.parametrize("step", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_scores_start_and_stay_on_the_grid_that_the_settings_name(step, family) -> None:
+    domain = TeleSales(replace(SETTINGS, score_step=step))
+    seen = set()
+    for split in ("train", "test"):
+        for seed, scenario in enumerate(domain.scenarios(split)[:8]):
+            seen |= set(scenario.private["customer"]["initial_state"].values())
+            for turn in call(domain, "competent", family, scenario, seed).turns:
+                own = turn.private.get("customer", {})
+                seen |= {value for value in own.values() if isinstance(value, float)}
+                seen |= set(own.get("state", {}).values())
+    assert len(seen) > 8
+    assert all(value == round(round(value / step) * step, 2) for value in seen)
+
+
+def test_the_finest_grid_leaves_profiles_as_they_are() -> None:
+    made = [make_scenario(p) for p in training_profiles(5, 40, "zh")]
+    assert [*TELESALES.scenarios("train"), *TELESALES.scenarios("val")] == made
 
 
 def test_a_tabulated_cell_holds_success_coverage_and_end_reasons() -> None:

@@ -42,7 +42,8 @@ class Town:
 
     def customer(self, index: int) -> RuleCustomer:
         rng = np.random.default_rng([7, index])
-        return RuleCustomer(self.family, self.leads[index], self.people[index], rng)
+        lead, person = self.leads[index], self.people[index]
+        return RuleCustomer(self.family, lead, person, rng, score_step=0.01)
 
     def sold(self, name: str) -> np.ndarray:
         """Which calls of a scripted seller end in an add. [profiles]"""

@@ -69,7 +69,9 @@ def test_no_scripted_player_speaks_to_a_judge(language):
                 ruling = TelesalesReferee(scenario, max_agent_turns=15)
                 players = {
                     "sales": seller(name, scenario, np.random.default_rng([seed, 1])),
-                    "customer": customer(family, scenario, np.random.default_rng([seed, 2])),
+                    "customer": customer(
+                        family, scenario, np.random.default_rng([seed, 2]), score_step=0.01
+                    ),
                 }
                 while (role := ruling.to_move) is not None:
                     text = players[role].reply(ruling.turns)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibrl_jax.domains.base import Outcome, Scenario
+from ibrl_jax.domains.telesales.after_call import AUDIT
 from ibrl_jax.domains.telesales.metrics import Result, summarise
-from ibrl_jax.domains.telesales.referee import HALLUCINATION
+from ibrl_jax.domains.telesales.referee import HALLUCINATION, INSTRUCTING, INVENTION
 
 
 def outcome(success: bool = False, reason: str = "hang_up", **facts: Any) -> Outcome:
@@ -85,6 +86,45 @@ def test_hallucination_is_over_audited_calls_alone() -> None:
     found = summarise(results, conversations=1)
     assert (found.hallucination, found.audited) == (0.5, 2)
     assert summarise([result("c")], conversations=1).hallucination is None
+
+
+def audited(fabrication: bool | None, checked: int, mismatched: int, **rest: Any) -> dict[str, Any]:
+    label = None if fabrication is None else {"hit": fabrication}
+    labels = {"checked": list(range(checked)), "mismatched": list(range(mismatched))}
+    return {AUDIT: {"fabrication": label, "leak": label, "labels": labels, **rest}}
+
+
+def test_every_check_has_the_calls_that_it_answered_for_its_denominator() -> None:
+    results = [
+        result("a", **audited(True, 3, 1), **{HALLUCINATION: True, INVENTION: False}),
+        result("b", **audited(False, 2, 0), **{HALLUCINATION: False, INVENTION: True}),
+        result(
+            "c",
+            **audited(None, 0, 0, labels=None, dropped=["x", "y"], unanswered={"audit": "timeout"}),
+            **{HALLUCINATION: None, INVENTION: None},
+        ),
+        result("d"),
+    ]
+    found = summarise(results, conversations=1)
+    assert (found.hallucination, found.invention, found.audited) == (0.5, 0.5, 2)
+    assert (found.fabrication, found.leak, found.labelled) == (0.5, 0.5, 2)
+    assert (found.label_agreement, found.labels_checked) == (pytest.approx(4 / 5), 5)
+    assert (found.dropped, found.unanswered) == (2, {"timeout": 1})
+    nothing = summarise([result("d")], conversations=1)
+    assert (nothing.fabrication, nothing.label_agreement, nothing.labels_checked) == (None, None, 0)
+
+
+def test_instructing_turns_are_counted_by_role_over_the_calls_that_were_looked_at() -> None:
+    results = [
+        result("a", **{INSTRUCTING: {"sales": 2, "customer": 1}}),
+        result("b", **{INSTRUCTING: {"sales": 0, "customer": 0}}),
+        result("c"),
+    ]
+    found = summarise(results, conversations=1)
+    assert found.instructing == {"sales": 2, "customer": 1}
+    assert (found.instructing_calls, found.instructing_known) == (1, 2)
+    assert found.instructing_a_call == 1.5
+    assert summarise([result("c")], conversations=1).instructing_a_call is None
 
 
 def test_malformed_ends_are_counted_by_role_and_code() -> None:

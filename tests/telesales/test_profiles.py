@@ -22,19 +22,7 @@ from ibrl_jax.domains.telesales.profiles.composition import (
     quotas,
 )
 from ibrl_jax.domains.telesales.profiles.pools import load_pool
-from ibrl_jax.domains.telesales.profiles.schema import (
-    EvaluationAttributes,
-    TrainingAttributes,
-)
 from ibrl_jax.domains.telesales.profiles.scoring import CUTS, PAPER_SCORES, level
-from ibrl_jax.domains.telesales.profiles.tables import (
-    PAPER_GROUPS_5,
-    PAPER_GROUPS_6,
-    groups,
-    table5,
-    table6,
-    table7,
-)
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +33,6 @@ def exact():
 @pytest.fixture(scope="module")
 def sampled():
     return evaluation_profiles(0, 500, "sampled", "zh")
-
-
-# ---------------------------------------------------------------------------- schemas
-
-
-def test_table_5_training_profiles_have_28_attributes_in_six_groups():
-    ours = {group: len(names) for group, names in groups(TrainingAttributes).items()}
-    assert ours == PAPER_GROUPS_5
-    assert (sum(ours.values()), len(ours)) == (28, 6)
-
-
-def test_table_6_evaluation_profiles_have_40_attributes_in_eight_groups():
-    ours = {group: len(names) for group, names in groups(EvaluationAttributes).items()}
-    assert ours == PAPER_GROUPS_6
-    assert (sum(ours.values()), len(ours)) == (40, 8)
-
-
-def test_the_printed_tables_stand_beside_the_papers(exact):
-    assert table5().startswith("Table 5: training-profile schema: 28 attributes in 6 groups")
-    assert table6().startswith("Table 6: evaluation-profile schema: 40 attributes in 8 groups")
-    rows = table7(exact).split("\n")
-    assert [row.split() for row in rows if row.startswith("  hard")] == [
-        ["hard", "205", "(41.0%)", "205", "(41.0%)"]
-    ]
-    assert any(row.split() == ["Turn", "limit", "15", "15"] for row in rows)
 
 
 # ---------------------------------------------------------------------------- reproducibility

@@ -16,6 +16,8 @@ from ibrl_jax.domains.telesales.record import (
     CustomerError,
     CustomerFlag,
     Parsed,
+    moved,
+    on_grid,
     parse_record,
     rescored,
     write_record,
@@ -162,6 +164,26 @@ def test_table_9_a_turn_adds_what_its_hits_add_within_the_clips(hits, expected) 
 def test_scores_stay_within_zero_and_one() -> None:
     low, _ = rescored(State(willingness=0.1, trust=0.1, patience=0.05), [Rubric.B12, Rubric.B16])
     assert (low.willingness, low.trust, low.patience) == (0.0, 0.0, 0.0)
+
+
+def test_on_a_coarse_grid_each_change_is_the_nearest_one_that_a_record_may_hold() -> None:
+    start = on_grid(State(willingness=0.53, trust=0.48, patience=0.97), 0.05)
+    assert start == State(willingness=0.55, trust=0.5, patience=0.95)
+    shown = [Rubric.B01, Rubric.B04]  # +.13, +.12, +.03
+    assert moved(start, shown, 0.05) == State(willingness=0.7, trust=0.6, patience=1.0)
+    assert moved(start, [Rubric.B11], 0.05) == State(willingness=0.55, trust=0.45, patience=0.9)
+    coarse = on_grid(start, 0.1)
+    most = [Rubric.B01, Rubric.B04, Rubric.B05, Rubric.B13]  # +.19, clipped to +.15, and not to .2
+    assert moved(coarse, most, 0.1).willingness == pytest.approx(coarse.willingness + 0.1)
+
+
+@given(st.integers(0, 100), st.sets(st.sampled_from(Rubric)))
+def test_the_finest_grid_moves_scores_as_the_rubric_says(start: int, hits: set[Rubric]) -> None:
+    before = State(willingness=start / 100, trust=0.5, patience=1 - start / 100)
+    after, _ = rescored(before, hits)
+    fine = moved(before, hits, 0.01)
+    for name in ("willingness", "trust", "patience"):
+        assert getattr(fine, name) == round(getattr(after, name), 2)
 
 
 def test_every_action_of_the_simulator_has_a_behaviour_of_its_own() -> None:

@@ -33,7 +33,7 @@ def play(scenario: Scenario, name: str, family: str, seed: int = 0) -> Telesales
     ruling = TelesalesReferee(scenario, max_agent_turns=15)
     players = {
         "sales": seller(name, scenario, np.random.default_rng([seed, 1])),
-        "customer": customer(family, scenario, np.random.default_rng([seed, 2])),
+        "customer": customer(family, scenario, np.random.default_rng([seed, 2]), score_step=0.01),
     }
     while (role := ruling.to_move) is not None:
         turn = ruling.check(role, players[role].reply(ruling.turns), "stop")
@@ -67,7 +67,11 @@ def willing(**initial: float) -> tuple[RuleCustomer, Perfect]:
     changed = profile.model_copy(update={"initial_state": State(**scores), "user_profile": user})
     scenario = make_scenario(changed)
     person = RuleCustomer(
-        FAMILIES["rule_v1"], lead_record(changed), view_of(scenario), np.random.default_rng(1)
+        FAMILIES["rule_v1"],
+        lead_record(changed),
+        view_of(scenario),
+        np.random.default_rng(1),
+        score_step=0.01,
     )
     return person, Perfect(lead_record(changed), np.random.default_rng(1))
 
@@ -111,7 +115,7 @@ def test_a_yes_follows_an_invitation_and_an_add_follows_a_yes(family, language):
 def test_a_call_is_the_same_when_it_is_told_again():
     scenario = PEOPLE["zh"][0]
     turns = play(scenario, "competent", "rule_v1").turns
-    again = customer("rule_v1", scenario, np.random.default_rng([0, 2]))
+    again = customer("rule_v1", scenario, np.random.default_rng([0, 2]), score_step=0.01)
     cut = len(turns) - 2 if turns[-1].role == "customer" else len(turns) - 3
     assert again.reply(turns[: cut + 1]) == turns[cut + 1].said
     assert again.reply(turns[: cut + 1]) == turns[cut + 1].said  # asked twice, heard once
@@ -119,7 +123,7 @@ def test_a_call_is_the_same_when_it_is_told_again():
 
 def test_the_customer_answers_and_does_not_open():
     with pytest.raises(ValueError, match="has said nothing"):
-        customer("rule_v1", PEOPLE["zh"][0], np.random.default_rng(0)).reply(())
+        customer("rule_v1", PEOPLE["zh"][0], np.random.default_rng(0), score_step=0.01).reply(())
 
 
 def test_two_answers_and_high_scores_make_a_yes():
@@ -176,7 +180,7 @@ def test_a_call_before_the_yes_is_wasted():
 def test_asked_which_number_it_says_one_that_works():
     seen = set()
     for seed, scenario in enumerate(PEOPLE["zh"]):
-        person = customer("rule_v1", scenario, np.random.default_rng(seed))
+        person = customer("rule_v1", scenario, np.random.default_rng(seed), score_step=0.01)
         person.agreed = True
         channels = view_of(scenario).channels
         reply = person.hear("您这个手机号就是微信号吗？", ()).reply
@@ -251,7 +255,9 @@ def test_turns_without_records_of_others_are_enough():
         action="speak",
         payload={"words": "您好。", "calls": []},
     )
-    first = customer("rule_v1", scenario, np.random.default_rng(4)).reply([said])
+    first = customer("rule_v1", scenario, np.random.default_rng(4), score_step=0.01).reply([said])
     other = Turn(role="customer", text="喂", end="stop", action="pick_up")
-    second = customer("rule_v1", scenario, np.random.default_rng(4)).reply([other, said])
+    second = customer("rule_v1", scenario, np.random.default_rng(4), score_step=0.01).reply(
+        [other, said]
+    )
     assert first == second

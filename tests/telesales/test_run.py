@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from ibrl_jax.config import ROLES, default_config, load
+from ibrl_jax.config import default_config, load
 from ibrl_jax.dialogue.agents import ScriptedSpeaker, Speaker
-from ibrl_jax.dialogue.build import build_domain, build_hall
+from ibrl_jax.dialogue.build import build_domain, build_hall, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.loop import Match, play
@@ -35,8 +35,9 @@ from ibrl_jax.reporting.tables import csv_table, markdown_table
 from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge
 from ibrl_jax.rewards.types import Scored
+from ibrl_jax.settings import ROLES
 from ibrl_jax.trainer.retell import retold, with_other_observation
-from ibrl_jax.trainer.start import _packed
+from ibrl_jax.trainer.start import _cut, _packed, start_key
 from ibrl_jax.trainer.teachers import Example, Renderer, converse, examples, pair_of
 from ibrl_jax.trainer.transcripts import read_transcripts, synthetic
 
@@ -174,6 +175,22 @@ def test_packed_rows_hold_whole_examples_in_segments_of_their_own() -> None:
         pieces = [ids[row][segments[row] == s] for s in range(1, segments[row].max() + 1)]
         assert all(len(piece) == piece[0] for piece in pieces)
         assert 16 - sum(map(len, pieces)) < 5
+
+
+def test_cut_examples_are_beginnings_that_have_something_to_learn() -> None:
+    late, early = np.asarray([0, 0, 0, 1], np.float32), np.asarray([0, 1, 0, 1], np.float32)
+    ids = np.arange(4, dtype=np.int32)
+    data = [Example(ids=ids, weight=w, turns=2) for w in (late, early)]
+    (found,) = _cut(data, 3)
+    assert (found.ids.tolist(), found.weight.tolist()) == ([0, 1, 2], [0, 1, 0])
+    with pytest.raises(UserError, match=r"config\.sft\.cut is 1, and no turn begins before"):
+        _cut(data, 1)
+
+
+def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
+    speech = build_speech(smoke())
+    whole, cut = (start_key(smoke(f"sft.cut={n}"), domain, speech, 0) for n in (0, 96))
+    assert whole != cut
 
 
 # ------------------------------------------------------------------------- transcripts

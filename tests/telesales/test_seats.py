@@ -40,6 +40,8 @@ DOMAIN = TeleSales(
         composition="sampled",
         stories="offline",
         max_agent_turns=15,
+        score_step=0.01,
+        test_file="",
         conversations=3,
     )
 )

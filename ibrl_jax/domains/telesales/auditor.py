@@ -3,7 +3,7 @@
 | check | prompt | paper |
 | --- | --- | --- |
 | audit | audit.txt | Table 12: deceptive fabrication, leaked text of a model |
-| hallucinations | hallucination.txt | section 5.2: claims against or beyond the lead record |
+| hallucinations | hallucination.txt | section 5.2: claims against the lead record, and beyond it |
 | labels | label_audit.txt | section 5.2: recorded actions against the customer's words |
 
 A finding stands on its evidence: the turn is the agent's, its words hold the claim, and the
@@ -14,14 +14,14 @@ could not be asked is a `NoVerdict`, and never "no finding".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ibrl_jax.domains.base import Outcome, Turn
+from ibrl_jax.domains.base import Turn
 from ibrl_jax.domains.telesales.audit import AuditReport, spoken
 from ibrl_jax.domains.telesales.instructing import instructing_turns
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord
 from ibrl_jax.domains.telesales.prompts import Prompts
-from ibrl_jax.domains.telesales.referee import HALLUCINATION, SCRIPTED
+from ibrl_jax.domains.telesales.referee import SCRIPTED
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER
 from ibrl_jax.domains.telesales.verdicts import (
     ClaimedHallucination,
@@ -59,8 +59,13 @@ class Hallucinations:
 
     @property
     def hit(self) -> bool:
-        """The unit of the hallucination rate."""
-        return bool(self.findings)
+        """Whether the lead record contradicts a claim: the unit of the hallucination rate."""
+        return any(finding.kind == "contradicted" for finding in self.findings)
+
+    @property
+    def invented(self) -> bool:
+        """Whether a claim goes beyond the lead record: the unit of the invention rate."""
+        return any(finding.kind == "unsupported" for finding in self.findings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +143,6 @@ def customer_turns(turns: Sequence[Turn]) -> tuple[int, ...]:
         for n, turn in enumerate(turns)
         if turn.role == CUSTOMER and turn.valid and SCRIPTED not in turn.flags
     )
-
-
-def with_hallucination(outcome: Outcome, found: Hallucinations | NoVerdict) -> Outcome:
-    """The outcome with an auditor's word in place of the rules'; None where it gave none."""
-    hit = None if isinstance(found, NoVerdict) else found.hit
-    return replace(outcome, facts={**outcome.facts, HALLUCINATION: hit})
 
 
 def _problem(

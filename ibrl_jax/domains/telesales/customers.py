@@ -36,7 +36,7 @@ from ibrl_jax.domains.telesales.profiles.terms import (
     PrivacySensitivity,
 )
 from ibrl_jax.domains.telesales.profiles.view import CustomerView
-from ibrl_jax.domains.telesales.record import rescored, write_record
+from ibrl_jax.domains.telesales.record import moved, write_record
 from ibrl_jax.domains.telesales.rubric import Asked, Rated, Rater
 from ibrl_jax.domains.telesales.scenarios import SALES, lead_of, view_of
 from ibrl_jax.domains.telesales.tools import Call, Tool
@@ -140,9 +140,16 @@ class RuleCustomer:
     """
 
     def __init__(
-        self, family: Family, lead: LeadRecord, persona: CustomerView, rng: np.random.Generator
+        self,
+        family: Family,
+        lead: LeadRecord,
+        persona: CustomerView,
+        rng: np.random.Generator,
+        *,
+        score_step: float,
     ) -> None:
         self.family, self.persona = family, persona
+        self._score_step = score_step
         self.state: State = self.persona.initial
         self.agreed = self.refused = False
         self.answered = self.shown = 0
@@ -182,12 +189,7 @@ class RuleCustomer:
                 refused=self.refused,
             ),
         )
-        moved, _ = rescored(before, rated.hits)
-        self.state = State(
-            willingness=round(moved.willingness, 2),
-            trust=round(moved.trust, 2),
-            patience=round(moved.patience, 2),
-        )
+        self.state = moved(before, rated.hits, self._score_step)
         self._just_busy = False
         self._note(rated)
         behaviour, reply = self._decide(rated, calls)
@@ -367,9 +369,15 @@ class RuleCustomer:
         return " " if self._rater.language == "en" else ""
 
 
-def customer(family: str, scenario: Scenario, rng: np.random.Generator) -> RuleCustomer:
-    """A customer of a named family. Raises KeyError for an unknown one."""
-    return RuleCustomer(FAMILIES[family], lead_of(scenario), view_of(scenario), rng)
+def customer(
+    family: str, scenario: Scenario, rng: np.random.Generator, *, score_step: float
+) -> RuleCustomer:
+    """A customer of a named family. Raises KeyError for an unknown one.
+
+    `score_step`: what its scores are multiples of, if those at the start are (`record.on_grid`).
+    """
+    lead, persona = lead_of(scenario), view_of(scenario)
+    return RuleCustomer(FAMILIES[family], lead, persona, rng, score_step=score_step)
 
 
 def _parts(turn: Turn) -> tuple[str, tuple[Call, ...]]:

@@ -25,8 +25,11 @@ from ibrl_jax.domains.telesales.customers import FAMILIES, customer
 from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
 from ibrl_jax.domains.telesales.metrics import STAND_IN, Result, measured, summarise
 from ibrl_jax.domains.telesales.profiles.composition import Composition
+from ibrl_jax.domains.telesales.profiles.files import read_profiles
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles, training_profiles
+from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile, Profile
 from ibrl_jax.domains.telesales.prompts import Length, Prompts
+from ibrl_jax.domains.telesales.record import on_grid
 from ibrl_jax.domains.telesales.referee import EndReason, TelesalesReferee
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, ROLES, SALES, lead_of, make_scenario
 from ibrl_jax.domains.telesales.sellers import SELLERS, seller
@@ -51,9 +54,13 @@ class TelesalesSettings:
     train_profiles   training profiles to learn from (the paper has 3,000)
     val_profiles     further training profiles, held out
     test_profiles    evaluation profiles (the paper has 500)
+    test_file        a file of evaluation profiles, all of which are used; empty: they are made
     composition      of these: `sampled`, or `paper_exact`, which meets Table 7's counts
-    stories          `offline`: each evaluation profile gets a story out of templates; `none`
+    stories          `offline`: an evaluation profile without a story gets one out of templates;
+                     `none`
     max_agent_turns  turns of the agent until the call ends (the paper has 15)
+    score_step       what scores are multiples of, at the start of a call and in the records of
+                     rule-based customers; a tiny policy learns a coarse table of sums
     conversations    conversations an evaluation has with each profile (the paper has 3)
     """
 
@@ -67,13 +74,15 @@ class TelesalesSettings:
     composition: Composition
     stories: Stories
     max_agent_turns: int
+    score_step: float
     conversations: int
+    test_file: str
 
 
 class TeleSales:
     """The domain, built once a run; profiles are made when a split is first asked for.
 
-    Raises UserError for settings or prompts that cannot be used.
+    Raises UserError for settings, prompts or a file of profiles that cannot be used.
     """
 
     def __init__(self, settings: TelesalesSettings) -> None:
@@ -83,6 +92,8 @@ class TeleSales:
         self.settings = settings
         folder = None if settings.prompts_dir is None else Path(settings.prompts_dir)
         self.prompts = Prompts(settings.language, folder, length=settings.prompt_length)
+        if settings.test_file:  # a file that cannot be used is told before anything is learned
+            _ = self.evaluation_set
 
     @property
     def families(self) -> Mapping[Role, Sequence[str]]:
@@ -159,7 +170,7 @@ class TeleSales:
             )
         if role == SALES:
             return seller(family, scenario, rng)
-        return customer(family, scenario, rng)
+        return customer(family, scenario, rng, score_step=self.settings.score_step)
 
     def exact(self, turn: Turn) -> bool:
         """All: an agent's are facts and phone numbers, a customer's are scores that must add up."""
@@ -225,7 +236,19 @@ class TeleSales:
             "delta_trust": found.delta_trust,
             "delta_patience": found.delta_patience,
             "hallucination": found.hallucination,
+            "invention": found.invention,
             "audited": found.audited,
+            "fabrication": found.fabrication,
+            "leak": found.leak,
+            "labelled": found.labelled,
+            "label_agreement": found.label_agreement,
+            "labels_checked": found.labels_checked,
+            "findings_dropped": found.dropped,
+            "checks_unanswered": dict(found.unanswered),
+            "instructing": found.instructing_a_call,
+            "instructing_turns": dict(found.instructing),
+            "instructing_calls": found.instructing_calls,
+            "instructing_known": found.instructing_known,
             "agent_turns": found.agent_turns,
             "tool_calls": found.calls,
             "end_reasons": dict(found.end_reasons),
@@ -237,19 +260,43 @@ class TeleSales:
     def _training(self) -> Sequence[Scenario]:
         count = self.settings.train_profiles + self.settings.val_profiles
         profiles = training_profiles(self.settings.seed, count, self.settings.language)
-        return [make_scenario(profile) for profile in profiles]
+        return [self._scenario(profile) for profile in profiles]
 
     @cached_property
     def _evaluation(self) -> Sequence[Scenario]:
-        settings = self.settings
-        profiles = evaluation_profiles(
-            settings.seed, settings.test_profiles, settings.composition, settings.language
-        )
-        if settings.stories == "offline":
+        profiles = self.evaluation_set
+        if self.settings.stories == "offline":
             profiles = [
-                with_story(profile, compile_offline(profile, settings.seed)) for profile in profiles
+                profile
+                if profile.story is not None
+                else with_story(profile, compile_offline(profile, self.settings.seed))
+                for profile in profiles
             ]
-        return [make_scenario(profile) for profile in profiles]
+        return [self._scenario(profile) for profile in profiles]
+
+    def _scenario(self, profile: Profile) -> Scenario:
+        start = on_grid(profile.initial_state, self.settings.score_step)
+        return make_scenario(profile.model_copy(update={"initial_state": start}))
+
+    @cached_property
+    def evaluation_set(self) -> Sequence[EvaluationProfile]:
+        """The profiles of `test`, as they are made or as the file has them.
+
+        Raises UserError for a file that cannot be used.
+        """
+        settings = self.settings
+        if not settings.test_file:
+            return evaluation_profiles(
+                settings.seed, settings.test_profiles, settings.composition, settings.language
+            )
+        profiles = read_profiles(Path(settings.test_file), EvaluationProfile)
+        for profile in profiles:
+            if profile.language != settings.language:
+                raise UserError(
+                    f"{settings.test_file}: profile {profile.id!r} is in {profile.language!r}, and "
+                    f"config.telesales.language is {settings.language!r}."
+                )
+        return profiles
 
 
 def _failures(results: Sequence[tuple[Scenario, Outcome, Role]]) -> dict[str, dict[str, int]]:

@@ -3,7 +3,12 @@
     Success@n              share of profiles of whose conversations at least n ended in an add
     delta willingness      mean of the score at the end minus that at the start; patience likewise
     verbal yes             share of calls in which the customer agreed in words, added or not
-    hallucination          share of audited calls with a claim against or beyond the lead record
+    hallucination          share of audited calls with a claim that the lead record contradicts
+    invention              share of audited calls with a value for what is not registered
+    fabrication, leak      shares of audited calls with Table 12's two labels
+    label agreement        share of the customer's turns that were compared whose words are what
+                           their recorded action says
+    instructing            turns of either role that try to instruct a judge, a call
 
 Success@n is over profiles all of whose conversations came to an end: a missing one is neither a
 success nor a failure, and `profiles` beside `profiles_planned` shows how many there are. What is
@@ -15,9 +20,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ibrl_jax.domains.base import Measure, Outcome, Scenario
-from ibrl_jax.domains.telesales.referee import HALLUCINATION, EndReason
+from ibrl_jax.domains.base import Measure, Outcome, Role, Scenario
+from ibrl_jax.domains.telesales.after_call import AUDIT
+from ibrl_jax.domains.telesales.referee import HALLUCINATION, INSTRUCTING, INVENTION, EndReason
 
 STAND_IN = "rule-based stand-in; scores are not comparable with the paper's Table 1"
 """Stands wherever there are numbers that rest on rule-based customers or judges."""
@@ -35,6 +42,16 @@ def measured(conversations: int) -> tuple[Measure, ...]:
         Measure("delta_patience", "Change of patience", "Δp", "signed", compared=True),
         Measure("delta_trust", "Change of trust", "Δt", "signed", shown=False),
         Measure("hallucination", "Hallucination", "halluc.", "percent", ranked=False),
+        *(
+            Measure(key, title, title.lower(), "percent", shown=False, ranked=False)
+            for key, title in (
+                ("invention", "Invention"),
+                ("fabrication", "Fabrication"),
+                ("leak", "Leaked text"),
+                ("label_agreement", "Label agreement"),
+            )
+        ),
+        Measure("instructing", "Instructing turns", "instr.", "count", shown=False, ranked=False),
         Measure("verbal_yes", "Yes in words", "yes", "percent", shown=False, ranked=False),
         Measure("agent_turns", "Agent turns", "turns", "count", shown=False, ranked=False),
         Measure("tool_calls", "Tool calls", "calls", "count", shown=False, ranked=False),
@@ -43,7 +60,12 @@ def measured(conversations: int) -> tuple[Measure, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One call. `hallucinated` is None where no audit was made; deltas are end minus start."""
+    """One call; deltas are end minus start.
+
+    What the audits found is None where they were not made or not answered: `labels` are the
+    customer's turns that were compared, and how many of them agree. `instructing` are turns by
+    role.
+    """
 
     profile: str
     scored: bool
@@ -58,6 +80,13 @@ class Result:
     offender: str | None
     error_code: str | None
     hallucinated: bool | None
+    invented: bool | None
+    fabricated: bool | None
+    leaked: bool | None
+    labels: tuple[int, int] | None
+    dropped: int
+    unanswered: Mapping[str, str]
+    instructing: Mapping[Role, int] | None
     flags: Mapping[str, int]
 
     @classmethod
@@ -65,6 +94,8 @@ class Result:
         """The result of an outcome of this domain's referee."""
         facts = outcome.facts
         start, end = facts["state_start"], facts["state_end"]
+        audit: Mapping[str, Any] = facts.get(AUDIT) or {}
+        labels = audit.get("labels")
         return cls(
             profile=scenario.cluster,
             scored=outcome.end_reason != EndReason.ABORTED,
@@ -79,6 +110,13 @@ class Result:
             offender=outcome.offender,
             error_code=facts.get("error_code"),
             hallucinated=facts.get(HALLUCINATION),
+            invented=facts.get(INVENTION),
+            fabricated=_hit(audit.get("fabrication")),
+            leaked=_hit(audit.get("leak")),
+            labels=None if labels is None else (len(labels["checked"]), _agreeing(labels)),
+            dropped=len(audit.get("dropped", ())),
+            unanswered=audit.get("unanswered", {}),
+            instructing=facts.get(INSTRUCTING),
             flags=facts["flags"],
         )
 
@@ -90,6 +128,12 @@ class Summary:
     `asked` calls were wanted, `scored` of them ended with a result, `coverage` is their ratio.
     `success_at[n]` is over the `profiles` whose conversations were all scored; `failures` counts
     malformed endings by role and code.
+
+    Each check has its own denominator, since an endpoint may answer one and not another: `audited`
+    calls for hallucination and invention, `labelled` for Table 12's labels, `labels_checked` turns
+    for the agreement, `instructing_known` calls for the turns that try to instruct a judge (by
+    role), of which `instructing_calls` have any. `dropped` are findings without evidence,
+    `unanswered` checks by why.
     """
 
     asked: int
@@ -105,11 +149,28 @@ class Summary:
     delta_patience: float | None
     audited: int
     hallucination: float | None
+    invention: float | None
+    labelled: int
+    fabrication: float | None
+    leak: float | None
+    labels_checked: int
+    label_agreement: float | None
+    dropped: int
+    unanswered: Mapping[str, int]
+    instructing: Mapping[Role, int]
+    instructing_calls: int
+    instructing_known: int
     agent_turns: float | None
     calls: float | None
     end_reasons: Mapping[str, int]
     failures: Mapping[str, Mapping[str, int]]
     flags: Mapping[str, int]
+
+    @property
+    def instructing_a_call(self) -> float | None:
+        """The mean number of turns of a call that try to instruct a judge."""
+        known = self.instructing_known
+        return sum(self.instructing.values()) / known if known else None
 
 
 def summarise(
@@ -139,6 +200,14 @@ def summarise(
         if sum(r.scored for r in calls) == conversations
     ]
     audited = [r for r in scored if r.hallucinated is not None]
+    labelled = [r for r in scored if r.fabricated is not None]
+    compared = [r.labels for r in scored if r.labels is not None]
+    told = [r.instructing for r in scored if r.instructing is not None]
+    checked = sum(of for of, _ in compared)
+    unanswered = Counter(kind for r in scored for kind in r.unanswered.values())
+    instructing: Counter[Role] = Counter()
+    for turns in told:
+        instructing.update(turns)
     flags: Counter[str] = Counter()
     failures: dict[str, Counter[str]] = defaultdict(Counter)
     for r in results:
@@ -162,6 +231,17 @@ def summarise(
         delta_patience=_mean(scored, lambda r: r.delta_patience),
         audited=len(audited),
         hallucination=_mean(audited, lambda r: bool(r.hallucinated)),
+        invention=_mean(audited, lambda r: bool(r.invented)),
+        labelled=len(labelled),
+        fabrication=_mean(labelled, lambda r: bool(r.fabricated)),
+        leak=_mean(labelled, lambda r: bool(r.leaked)),
+        labels_checked=checked,
+        label_agreement=sum(agree for _, agree in compared) / checked if checked else None,
+        dropped=sum(r.dropped for r in scored),
+        unanswered=dict(sorted(unanswered.items())),
+        instructing=dict(sorted(instructing.items())),
+        instructing_calls=sum(any(turns.values()) for turns in told),
+        instructing_known=len(told),
         agent_turns=_mean(scored, lambda r: r.agent_turns),
         calls=_mean(scored, lambda r: r.calls),
         end_reasons=dict(sorted(Counter(r.end_reason for r in results).items())),
@@ -172,3 +252,11 @@ def summarise(
 
 def _mean(results: Sequence[Result], value: Callable[[Result], float]) -> float | None:
     return sum(map(value, results)) / len(results) if results else None
+
+
+def _hit(label: Mapping[str, Any] | None) -> bool | None:
+    return None if label is None else bool(label["hit"])
+
+
+def _agreeing(labels: Mapping[str, Sequence[int]]) -> int:
+    return len(labels["checked"]) - len(labels["mismatched"])

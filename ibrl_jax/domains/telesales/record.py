@@ -13,6 +13,7 @@ the rubric hits alone are believed: deltas are summed and clipped here.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -196,6 +197,30 @@ def rescored(before: State, hits: Iterable[Rubric]) -> tuple[State, Scores]:
     }
     after = {n: round(min(max(getattr(before, n) + d, 0.0), 1.0), 6) for n, d in delta.items()}
     return State(**after), Scores(**delta)
+
+
+def on_grid(state: State, step: float) -> State:
+    """The scores as the nearest multiples of `step`, a divisor of 1."""
+    return State(**{n: round(round(getattr(state, n) / step) * step, 2) for n in SCORES})
+
+
+def moved(before: State, hits: Iterable[Rubric], step: float) -> State:
+    """The state after rubric hits, every change rounded to a multiple of `step`.
+
+    None is rounded beyond what a record may hold. Scores stay multiples where `before`'s are.
+    """
+    most, least = (_whole(bound / step) for bound in (TRAINING_CLIP.high, TRAINING_CLIP.low))
+    _, delta = rescored(before, hits)
+    after: dict[str, float] = {}
+    for name in SCORES:
+        steps = min(max(round(getattr(delta, name) / step), least), most)
+        after[name] = round(min(max(getattr(before, name) + steps * step, 0.0), 1.0), 2)
+    return State(**after)
+
+
+def _whole(steps: float) -> int:
+    """What is left of a number of steps towards 0, safe from the last bits of a division."""
+    return int(steps + math.copysign(1e-6, steps))
 
 
 def _recorded(

@@ -27,7 +27,8 @@ from enum import StrEnum
 from typing import Any
 
 from ibrl_jax.domains.base import Outcome, Role, Scenario, Turn, TurnEnd
-from ibrl_jax.domains.telesales.audit import hallucinated
+from ibrl_jax.domains.telesales.audit import hallucinated, invented
+from ibrl_jax.domains.telesales.instructing import instructing_turns
 from ibrl_jax.domains.telesales.labels import Behaviour, Language, Stage
 from ibrl_jax.domains.telesales.profiles.schema import State
 from ibrl_jax.domains.telesales.record import (
@@ -57,9 +58,13 @@ from ibrl_jax.domains.telesales.tools import (
     render_agent_turn,
 )
 
-HALLUCINATION = "hallucination"
-"""The fact of an outcome that tells whether the agent went against or beyond the lead record: found
-by rule here, and replaced where an auditor has looked at the call."""
+HALLUCINATION, INVENTION = "hallucination", "invention"
+"""The facts of an outcome that tell whether the agent claimed something against the lead record,
+and something beyond it: found by rule here, and replaced where an auditor has looked at the call.
+"""
+
+INSTRUCTING = "instructing"
+"""The fact of an outcome with the number of each role's turns that tried to instruct a judge."""
 
 SCRIPTED = "scripted"
 """The flag of a line that no policy spoke."""
@@ -255,6 +260,7 @@ class TelesalesReferee:
     def _end(
         self, reason: EndReason, *, offender: Role | None = None, abort: str | None = None
     ) -> None:
+        lead = lead_of(self.scenario)
         flags = Counter(str(flag) for turn in self._turns[1:] for flag in turn.flags)
         facts: dict[str, Any] = {
             "turns": len(self._turns),
@@ -265,7 +271,9 @@ class TelesalesReferee:
             "state_start": self._start.model_dump(),
             "state_end": self._state.model_dump(),
             "flags": dict(sorted(flags.items())),
-            HALLUCINATION: hallucinated(lead_of(self.scenario), self._turns),
+            HALLUCINATION: hallucinated(lead, self._turns),
+            INVENTION: invented(lead, self._turns),
+            INSTRUCTING: {role: len(instructing_turns(self._turns, role)) for role in ROLES},
         }
         if offender is not None:
             facts["error_code"] = self._turns[-1].error_code
@@ -276,7 +284,7 @@ class TelesalesReferee:
             success=reason is EndReason.CONFIRMED,
             facts=facts,
             offender=offender,
-            joint=("actionable", "state_start", "state_end", HALLUCINATION),
+            joint=("actionable", "state_start", "state_end", HALLUCINATION, INVENTION),
         )
 
     def _require_to_move(self, role: Role) -> None:

@@ -1,0 +1,133 @@
+"""`make table5`, `table6`, `table7`: profiles of TeleSales beside the paper's; and a file of them.
+
+    python -m ibrl_jax.profiles --table=7 [--composition=sampled] [--size=500] [--seed=0]
+                                          [--language=zh] [--out=FOLDER]
+    python -m ibrl_jax.profiles --config=CONFIG --to=FILE [--endpoint=NAME] [--attempts=3]
+
+The first prints Markdown; `--out` also writes it there, and the same as CSV. The second writes a
+config's evaluation profiles, one a line, with their stories: by the endpoint of that name in the
+config (Table 8), or out of templates. `config.telesales.test_file` reads such a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ibrl_jax import config as configs
+from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
+from ibrl_jax.domains.telesales.profiles.composition import COMPOSITIONS, PAPER_SIZE
+from ibrl_jax.domains.telesales.profiles.files import dump_profiles
+from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles
+from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile
+from ibrl_jax.domains.telesales.profiles.tables import Beside, table5, table6, table7
+from ibrl_jax.domains.telesales.prompts import Prompts
+from ibrl_jax.domains.telesales.story import compile_all, compile_offline, with_story
+from ibrl_jax.endpoints import Endpoint
+from ibrl_jax.entry import Options, run
+from ibrl_jax.errors import UserError
+
+TABLES = ("5", "6", "7")
+
+
+def main(argv: Sequence[str], console: Console) -> None:
+    known = ("table", "composition", "size", "seed", "language", "out")
+    options = Options(argv, (*known, "config", "to", "endpoint", "attempts"))
+    if options.get("to", ""):
+        _write(options, console)
+    else:
+        _print(options, console)
+
+
+def _print(options: Options, console: Console) -> None:
+    number = options.need("table", "7")
+    if number not in TABLES:
+        raise UserError(f"--table is {number!r}; the tables of profiles are {', '.join(TABLES)}")
+    table = {"5": table5, "6": table6}[number]() if number != "7" else _composition(options)
+    console.print(table.markdown(), highlight=False, markup=False, soft_wrap=True)
+    if out := options.get("out", ""):
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        for ending, text in (("md", table.markdown() + "\n"), ("csv", table.csv())):
+            (folder / f"table{number}.{ending}").write_text(text, encoding="utf-8")
+
+
+def _composition(options: Options) -> Beside:
+    """Table 7 of freshly made profiles, in the composition that was asked for or in both."""
+    wanted = options.get("composition", "")
+    if wanted and wanted not in COMPOSITIONS:
+        raise UserError(f"--composition is {wanted!r}; there are {', '.join(COMPOSITIONS)}")
+    spoken = options.get("language", "zh")
+    language: Language | None = next((known for known in LANGUAGES if known == spoken), None)
+    if language is None:
+        raise UserError(f"--language is {spoken!r}; there are {', '.join(LANGUAGES)}")
+    size, seed = options.number("size", PAPER_SIZE), options.number("seed", 0)
+    if size < 1:
+        raise UserError("--size is 0; it must be 1 or more")
+    return table7(
+        *(
+            [
+                with_story(profile, compile_offline(profile, seed))
+                for profile in evaluation_profiles(seed, size, composition, language)
+            ]
+            for composition in COMPOSITIONS
+            if wanted in ("", composition)
+        )
+    )
+
+
+def _write(options: Options, console: Console) -> None:
+    """Writes the profiles with their stories, all of them or none."""
+    from ibrl_jax.dialogue.build import build_domain, build_endpoints
+    from ibrl_jax.domains.telesales.domain import TeleSales
+
+    config = configs.load(
+        options.need("config", "configs/telesales/qwen3_5-4b.py"), options.overrides
+    )
+    domain = build_domain(config)
+    if not isinstance(domain, TeleSales):
+        raise UserError(f"the config's domain is {domain.name}; profiles are of telesales")
+    name, to = options.get("endpoint", ""), Path(options.need("to", "profiles.jsonl"))
+    profiles = domain.evaluation_set
+    if name and name not in config.endpoints:
+        has = ", ".join(config.endpoints) or "none"
+        raise UserError(f"--endpoint is {name!r}; config.endpoints has {has}")
+    if name:
+        endpoint = build_endpoints(config, ledgers=None)[name]
+        told = asyncio.run(_told(endpoint, profiles, domain.prompts, options.number("attempts", 3)))
+    else:
+        seed = domain.settings.seed
+        told = [with_story(profile, compile_offline(profile, seed)) for profile in profiles]
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(dump_profiles(told))
+    console.print(
+        f"{len(told)} profiles with stories are in {to}; --config.telesales.test_file={to} "
+        "evaluates on them",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+async def _told(
+    endpoint: Endpoint, profiles: Sequence[EvaluationProfile], prompts: Prompts, attempts: int
+) -> Sequence[EvaluationProfile]:
+    """All profiles with an endpoint's stories. Raises UserError if some got none."""
+    try:
+        told, failed = await compile_all(endpoint, profiles, prompts, attempts=attempts)
+    finally:
+        await endpoint.aclose()
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(profiles)} profiles got no story in {attempts} attempts, the "
+            f"first, {failed[0].id}, since {failed[0].reason}; nothing was written: give more by "
+            "--attempts (what the endpoint's cache_dir holds is not asked again)"
+        )
+    return told
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,170 @@
+"""Audits in an evaluation: every call is looked at, by rule or by an endpoint, and it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ml_collections import ConfigDict
+
+from ibrl_jax.config import load
+from ibrl_jax.dialogue.agents import ScriptedSpeaker, Speaker
+from ibrl_jax.dialogue.build import build_domain
+from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.dialogue.views import PolicyRef
+from ibrl_jax.domains.base import Domain, Role
+from ibrl_jax.domains.telesales.audit import check_labels, fabrications
+from ibrl_jax.domains.telesales.scenarios import lead_of
+from ibrl_jax.endpoints import Endpoint, EndpointSettings
+from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.matches import Contestant, evaluate
+from ibrl_jax.reporting.tables import csv_table
+from tests.endpoints.conftest import make_settings as make_settings
+from tests.endpoints.conftest import serve as serve
+from tests.endpoints.fault_server import Asked, FaultServer, Reply, say, status
+
+ROOT = Path(__file__).parents[2]
+SELLERS = {"start": "polite", "sales": "liar"}
+SCENARIOS, SEEDS = 3, 2
+
+Kept = dict[tuple[str, str], Sequence[Trajectory]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeCast(Cast):
+    """Scripted sellers where a cast holds policies."""
+
+    held: dict[tuple[Role, str], Any] = field(default_factory=dict)
+
+    def load(self, role: Role, params: str, values: Any) -> None:
+        self.held[role, params] = values
+
+    def local(self, role: Role, params: str, ref: PolicyRef, temperature: float) -> Speaker:
+        family = self.held[role, params] if role == "sales" else "rule_v1"
+        return ScriptedSpeaker(domain=self.domain, family=family)
+
+
+def settings(domain: str = "telesales", auditor: str = "") -> ConfigDict:
+    config = load(str(ROOT / f"configs/{domain}/smoke.py"))
+    config.evaluation.scenarios, config.evaluation.seeds = SCENARIOS, SEEDS
+    config.evaluation.counterparts = ("rule_v2",) if domain == "telesales" else ("fair",)
+    config.telesales.max_agent_turns = 8
+    config.statistics.resamples = 100
+    with config.unlocked():
+        config.evaluation.auditor = auditor
+    return config
+
+
+@pytest.fixture(scope="module")
+def domain() -> Domain:
+    return build_domain(settings())
+
+
+def measured(
+    config: ConfigDict, domain: Domain, endpoints: dict[str, Endpoint] | None = None
+) -> tuple[dict[str, Any], Kept]:
+    cast = FakeCast(domain=domain, speech=None, engines={}, endpoints=endpoints or {}, max_new=32)  # type: ignore[arg-type]
+    kept: Kept = {}
+
+    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
+        kept[policy, column] = played
+
+    contestants = [
+        Contestant(
+            label=label,
+            role="sales" if label == "sales" else None,
+            params=family,  # type: ignore[arg-type]
+            version=1,
+            partners=("scripted:rule_v1",),
+        )
+        for label, family in SELLERS.items()
+    ]
+    return evaluate(config, cast, contestants, lambda note: None, keep), kept
+
+
+def test_rules_audit_every_call_and_the_table_says_what_they_found(domain: Domain) -> None:
+    table, kept = measured(settings(), domain)
+    assert table["auditor"] == "rules"
+    cell, calls = table["rows"][1]["cells"]["rule_v2"], kept["sales", "rule_v2"]
+    lied = [bool(fabrications(lead_of(t.scenario), t.turns)) for t in calls]
+    assert any(lied)
+    assert [t.outcome.facts["hallucination"] for t in calls] == lied
+    assert cell["hallucination"] == pytest.approx(sum(lied) / len(lied))
+    assert cell["fabrication"] == cell["hallucination"]  # by rule the two are one
+    assert cell["audited"] == cell["labelled"] == SCENARIOS * SEEDS
+    labels = [check for t in calls for check in check_labels(t.turns, "en")]
+    assert cell["labels_checked"] == len(labels)
+    assert cell["label_agreement"] == sum(check.matches for check in labels) / len(labels)
+    assert cell["instructing_turns"] == {"customer": 0, "sales": 0}
+    assert cell["instructing_known"] == SCENARIOS * SEEDS
+    polite = table["rows"][0]["cells"]["rule_v2"]
+    assert (polite["hallucination"], polite["fabrication"]) == (0.0, 0.0)
+    json.dumps(table)
+    head = csv_table(table).splitlines()[0].split(",")
+    assert {"invention", "fabrication", "leak", "label_agreement", "instructing"} <= {*head}
+
+
+def test_dialogues_that_are_kept_hold_the_evidence(domain: Domain) -> None:
+    _, kept = measured(settings(), domain)
+    audits = [t.outcome.facts["audit"] for t in kept["sales", "rule_v2"]]
+    hit = next(audit["fabrication"] for audit in audits if audit["fabrication"]["hit"])
+    assert hit["turns"]
+    assert hit["claim"]
+    assert hit["reference"]
+
+
+def answer(asked: Asked) -> Reply:
+    """No finding, and no answer about labels."""
+    if "deceptive_fabrication" in asked.prompt:
+        return status(500)
+    if '"findings"' in asked.prompt:
+        return say(json.dumps({"findings": [], "reason": "-"}))
+    return say("prose")
+
+
+def test_an_endpoint_audits_in_place_of_the_rules_and_what_it_did_not_answer_is_told(
+    domain: Domain,
+    serve: Callable[..., FaultServer],
+    make_settings: Callable[..., EndpointSettings],
+) -> None:
+    server = serve(answer)
+    watch = Endpoint(make_settings(server.url, name="watch", max_tokens=1024, retries=0))
+    table, kept = measured(settings(auditor="watch"), domain, {"watch": watch})
+    assert table["auditor"] == "watch"
+    cell = table["rows"][1]["cells"]["rule_v2"]
+    calls = SCENARIOS * SEEDS
+    assert (cell["hallucination"], cell["audited"]) == (0.0, calls)  # by its word, not the rules'
+    assert (cell["fabrication"], cell["labelled"]) == (None, 0)
+    assert (cell["label_agreement"], cell["labels_checked"]) == (None, 0)
+    assert cell["checks_unanswered"] == {"parse": calls, "server": calls}
+    assert len(server.asked) == 3 * sum(map(len, kept.values()))
+    assert cell["coverage"] == 1.0  # the calls themselves are all there
+    ledger = table["endpoints"]["watch"]
+    assert (ledger["calls"], ledger["answered"]) == (len(server.asked), len(server.asked) // 3)
+
+
+def test_an_endpoint_that_refuses_ends_the_evaluation_with_one_sentence(
+    domain: Domain,
+    serve: Callable[..., FaultServer],
+    make_settings: Callable[..., EndpointSettings],
+) -> None:
+    server = serve(lambda asked: status(401))
+    watch = Endpoint(make_settings(server.url, name="watch"))
+    with pytest.raises(UserError, match="'watch'") as caught:
+        measured(settings(auditor="watch"), domain, {"watch": watch})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_auditor_is_an_endpoint_of_the_config_and_needs_something_to_audit(
+    domain: Domain,
+) -> None:
+    with pytest.raises(UserError, match=r"auditor names watch, and config.endpoints has no 'wat"):
+        measured(settings(auditor="watch"), domain)
+    other = settings("dond", auditor="watch")
+    with pytest.raises(UserError, match="'watch', and dond has nothing to audit; leave it empty"):
+        measured(other, build_domain(other))

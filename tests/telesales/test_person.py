@@ -1,0 +1,137 @@
+"""A person who is the customer types words: what they do, and the record around them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ibrl_jax.dialogue.agents import SeatContext, Utterance
+from ibrl_jax.domains.telesales.labels import RUBRIC_CHANGES, Behaviour, Rubric
+from ibrl_jax.domains.telesales.person import NoBehaviour, as_record, brief
+from ibrl_jax.domains.telesales.profiles.generate import training_profiles
+from ibrl_jax.domains.telesales.referee import TelesalesReferee
+from ibrl_jax.domains.telesales.scenarios import make_scenario, view_of
+from ibrl_jax.serve import CustomerSpeaker
+
+PEOPLE = [make_scenario(profile) for profile in training_profiles(5, 20, "en")]
+REACHABLE = next(s for s in PEOPLE if view_of(s).channels.reachable)
+SEEN = REACHABLE.private["customer"]
+INVITE = "Shall I add you on WeChat and send the report?"
+CALL = "Here it comes. <call_function=send_contact_invitation>"
+
+
+def call(*lines: str) -> TelesalesReferee:
+    """A call in which the agent and the person speak in turn; every line has to be legal."""
+    referee = TelesalesReferee(REACHABLE, max_agent_turns=15)
+    for n, line in enumerate(lines):
+        role = ("sales", "customer")[n % 2]
+        text = line if role == "sales" else as_record(line, SEEN, referee.turns)
+        turn = referee.check(role, text, "stop")
+        assert turn.valid, (line, turn.error_code)
+        referee.play(turn)
+    return referee
+
+
+def behaviour(referee: TelesalesReferee) -> str:
+    return referee.turns[-1].private["customer"]["behavior"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "does"),
+    [
+        (("Hello.", "How many kilometres has it done?"), "AskQuestion"),
+        (("Hello.", "Well, let me think."), "Hesitate"),
+        (("Hello.", "Ok, and?"), "AskQuestion"),
+        ((INVITE, "Sure."), "AgreeWeChat"),
+        (("Hello.", "Sure."), "Hesitate"),  # nobody has asked for anything
+        ((INVITE, "No, thank you."), "DeclineSoft"),
+        ((INVITE, "Stop asking."), "DeclineHard"),
+        (("Hello.", "I'm not in the mood. Bye."), "HangUp"),
+        ((INVITE, "Ok.", CALL, "I've added you."), "ConfirmAdded"),
+        ((INVITE, "Ok.", CALL, "No, I won't."), "RejectRequest"),
+        ((INVITE, "Ok.", CALL, "Yes yes, later."), "PartialAgree"),
+        (("Hello.", "I've added you."), "Hesitate"),  # before a yes it can be nothing else
+    ],
+)
+def test_what_words_do_is_read_off_them_and_is_legal(lines, does):
+    assert behaviour(call(*lines)) == does
+
+
+def test_a_call_of_typed_words_ends_in_a_success():
+    outcome = call("Hello.", "Who is this?", INVITE, "Yes, fine.", CALL, "It's added.").outcome
+    assert outcome is not None
+    assert (outcome.end_reason, outcome.success) == ("confirmed", True)
+
+
+def test_a_named_behaviour_is_taken_at_its_word_in_any_case_and_in_chinese():
+    assert behaviour(call("Hello.", "/hangup so long")) == "HangUp"
+    assert behaviour(call("Hello.", "/挂断")) == "HangUp"
+    spoken = call("Hello.", "/ExpressConcern I am worried.").turns[-1]
+    assert spoken.text == "I am worried."
+    with pytest.raises(NoBehaviour, match="/Dance is nothing that a customer does; there are Gree"):
+        as_record("/Dance with me", SEEN, call("Hello.").turns)
+
+
+def test_scores_move_as_the_rubric_says_of_the_agents_last_turn():
+    referee = call("Hello.", "How many kilometres has it done?", "Buy it, it is absolutely great!")
+    record = json.loads(as_record("Hm.", SEEN, referee.turns))
+    ignored = RUBRIC_CHANGES[Rubric.B11]  # the question was passed over, and nothing else
+    assert record["willingness_delta"] == pytest.approx(ignored.willingness)
+    assert record["patience_delta"] == pytest.approx(ignored.patience)
+    start = referee.turns[-2].private["customer"]["state"]
+    assert record["willingness_before"] == start["willingness"]
+
+
+def test_a_whole_record_stays_as_it_was_typed():
+    whole = as_record("Hm.", SEEN, call("Hello.").turns)
+    assert as_record(f"  {whole}", SEEN, call("Hello.").turns) == whole
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_brief_says_who_one_is_and_how_to_play_and_nothing_of_the_agents_side(language):
+    for profile in training_profiles(7, 10, language):
+        scenario = make_scenario(profile)
+        text = brief(scenario.private["customer"])
+        assert profile.user_profile.identity.name in text
+        assert "/HangUp" in text
+        assert all(name in text for name in Behaviour)
+        assert profile.agent_info.service.phone not in text
+
+
+class Typist:
+    """A person who types the lines given."""
+
+    name = "person"
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.prompt = ""
+
+    def sit(self, seat: Any, conductor: Any) -> Any:
+        self.prompt = seat.prompt
+        return self
+
+    async def reply(self, turns: Any, attempt: int) -> Utterance:
+        return Utterance(text=self.lines.pop(0), end="stop")
+
+    def close(self) -> None:
+        return None
+
+
+def test_the_seat_writes_records_and_asks_again_after_a_name_that_is_none(capsys):
+    person = Typist("/Dance", "Who is this?")
+    seat = SeatContext(
+        role="customer",
+        scenario=REACHABLE,
+        prompt="You write JSON.",
+        key_of=lambda turn, attempt: (0, 0),
+        rng=None,  # type: ignore[arg-type]
+    )
+    agent = CustomerSpeaker(person=person).sit(seat, None)  # type: ignore[arg-type]
+    utterance = asyncio.run(agent.reply(call("Hello.").turns, 0))
+    assert json.loads(utterance.text)["reply"] == "Who is this?"
+    assert "/Dance is nothing that a customer does" in capsys.readouterr().out
+    assert person.prompt == brief(SEEN)

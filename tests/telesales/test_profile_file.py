@@ -1,0 +1,134 @@
+"""A file of evaluation profiles: written with stories, read by the domain, refused if wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ibrl_jax import profiles
+from ibrl_jax.config import load
+from ibrl_jax.dialogue.build import build_domain
+from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
+from ibrl_jax.domains.telesales.profiles.files import dump_profiles, read_profiles
+from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles
+from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile
+from ibrl_jax.domains.telesales.scenarios import story_of
+from ibrl_jax.domains.telesales.story import compile_offline
+from ibrl_jax.errors import UserError
+from tests.endpoints.fault_server import Asked, FaultServer, Reply, say
+
+SMOKE = str(Path(__file__).parents[2] / "configs/telesales/smoke.py")
+
+
+def settings(**changes: object) -> TelesalesSettings:
+    domain = build_domain(load(SMOKE))
+    assert isinstance(domain, TeleSales)
+    return replace(domain.settings, **changes)
+
+
+def wrote(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    profiles.main([f"--config={SMOKE}", *options], Console(width=300))
+    return capsys.readouterr().out
+
+
+def test_a_written_file_is_the_evaluation_set_with_its_stories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "made" / "profiles.jsonl"
+    said = wrote(capsys, f"--to={file}")
+    assert said.startswith(f"4 profiles with stories are in {file}; --config.telesales.test_file=")
+    own = TeleSales(settings(stories="offline"))
+    read = TeleSales(settings(stories="none", test_file=str(file), test_profiles=1))
+    assert read.scenarios("test") == own.scenarios("test")
+    assert all(story_of(s.private["customer"]) is not None for s in read.scenarios("test"))
+
+
+def test_a_story_of_the_file_is_kept_and_a_missing_one_is_made(tmp_path: Path) -> None:
+    first, second = evaluation_profiles(9, 2, "sampled", "en")
+    story = compile_offline(second, 5)
+    file = tmp_path / "own.jsonl"
+    file.write_bytes(dump_profiles([first, second.model_copy(update={"story": story})]))
+    made = TeleSales(settings(stories="offline", seed=0, test_file=str(file))).scenarios("test")
+    stories = [story_of(scenario.private["customer"]) for scenario in made]
+    assert stories == [compile_offline(first, 0), story]
+
+
+def test_a_file_that_cannot_be_used_is_one_sentence_before_anything_is_learned(
+    tmp_path: Path,
+) -> None:
+    chinese = tmp_path / "zh.jsonl"
+    chinese.write_bytes(dump_profiles(evaluation_profiles(0, 1, "sampled", "zh")))
+    unknown = tmp_path / "city.jsonl"
+    row = json.loads(dump_profiles(evaluation_profiles(0, 1, "sampled", "en")))
+    row["user_profile"]["location_context"]["city"] = "Atlantis"
+    unknown.write_text(json.dumps(row) + "\n")
+    for file, says in (
+        (chinese, "is in 'zh', and config.telesales.language is 'en'"),
+        (unknown, "the city 'Atlantis' is unknown"),
+        (tmp_path / "none.jsonl", "cannot be read"),
+    ):
+        with pytest.raises(UserError, match=says) as caught:
+            TeleSales(settings(test_file=str(file)))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def story_script(broken: str) -> object:
+    """Answers each profile's prompt with its offline story; the one named, with prose."""
+    known = {p.id: p for p in TeleSales(settings()).evaluation_set}
+
+    def script(asked: Asked) -> Reply:
+        (name,) = (name for name in known if f'"{name}"' in asked.prompt)
+        story = compile_offline(known[name], 1)
+        scenes = {k.value: list(v) for k, v in story.scene_fewshots.items()}
+        text = json.dumps({"story": story.story, "scene_fewshots": scenes})
+        return say("no story today" if name == broken else text)
+
+    return script
+
+
+def test_an_endpoint_writes_the_stories_all_or_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = TeleSales(settings()).evaluation_set
+    file = tmp_path / "told.jsonl"
+    for broken in (known[2].id, ""):
+        with FaultServer(story_script(broken)) as server:  # type: ignore[arg-type]
+            options = (
+                f"--to={file}",
+                "--endpoint=writer",
+                "--attempts=1",
+                f"--config.endpoints.writer.base_url={server.url}",
+                "--config.endpoints.writer.model=m",
+                "--config.endpoints.writer.retries=0",
+                "--config.endpoints.writer.max_tokens=4096",
+            )
+            if broken:
+                with pytest.raises(UserError, match=f"1 of 4 profiles got no story .* {broken}"):
+                    wrote(capsys, *options)
+                assert not file.exists()
+            else:
+                assert wrote(capsys, *options).startswith("4 profiles with stories")
+    read = read_profiles(file, EvaluationProfile)
+    assert [p.story for p in read] == [compile_offline(p, 1) for p in known]
+
+
+def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
+    to = f"--to={tmp_path}/p.jsonl"
+    dond = str(Path(SMOKE).parents[1] / "dond/smoke.py")
+    for options, says in (
+        ((to,), "--config is needed"),
+        ((f"--config={dond}", to), "the config's domain is dond"),
+        ((f"--config={SMOKE}", to, "--endpoint=x"), "--endpoint is 'x'; config.endpoints has none"),
+    ):
+        with pytest.raises(UserError, match=says):
+            profiles.main(options, Console())
