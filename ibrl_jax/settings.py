@@ -171,12 +171,6 @@ SCHEMA: dict[str, Any] = {
         "batch": Field(32, "dialogues an update", low=1),
         "learning_rate": Field(3e-3, "Adam step size; cosine to 5%", low=0.0),
         "number_weight": Field(2.0, "weight of a selection's numbers in the loss", low=0.0),
-        "recitals": Field(
-            0.0,
-            "share of the steps, before all others, in which roles recite what their prompts tell",
-            low=0.0,
-            high=1.0,
-        ),
         "curriculum": Field(
             0.4, "share of the steps that begin with short dialogues", low=0.0, high=1.0
         ),
@@ -184,6 +178,12 @@ SCHEMA: dict[str, Any] = {
             0,
             "length that all dialogues are cut to in these, tokens; 0: the shorter half, whole",
             low=0,
+        ),
+        "recitals": Field(
+            0.0,
+            "share of these in which a role recites fields of its prompt: all at first, then fewer",
+            low=0.0,
+            high=0.5,
         ),
         "deals_only": Field(True, "whether dialogues without a deal are left out"),
         "transcripts": Field(

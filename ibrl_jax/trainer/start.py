@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ from ibrl_jax.identity import generator
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.hosts import ALONE, Hosts
 from ibrl_jax.trainer import halfway
+from ibrl_jax.trainer.lessons import Lessons
 from ibrl_jax.trainer.placing import Place, places, to_be_written
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
-from ibrl_jax.trainer.supervised import Rows, stepper
+from ibrl_jax.trainer.supervised import stepper
 from ibrl_jax.trainer.teachers import Example, Renderer, examples, recitals
 from ibrl_jax.trainer.transcripts import read_transcripts
 from ibrl_jax.trainer.weights import (
@@ -107,21 +108,14 @@ def supervise(
     sft = config.sft
     began = time.perf_counter()
     data = _data(config, domain, speech, note)
-    short, whole = _lengths(data)
-    halves = {
-        short: [e for e in data if len(e.ids) <= short],
-        whole: [e for e in data if len(e.ids) > short],
-    }
-    share = len(halves[short]) / len(data)
-    opening = min(sft.cut, whole) if sft.cut else short
-    simple = _cut(data, opening) if sft.cut else halves[short]
-    exercises = _recitals(config, domain, speech)
+    lessons = Lessons(sft, data, _recitals(config, domain, speech))
     schedule = optax.cosine_decay_schedule(sft.learning_rate, sft.steps, alpha=0.05)
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
     )
     chunk = config.optimiser.logp_chunk
-    step = stepper(speech, optimiser, chunk, sft.batch, first.frozen, place, packed=sft.packed)
+    packed = sft.packed or sft.recitals > 0
+    step = stepper(speech, optimiser, chunk, sft.batch, first.frozen, place, packed=packed)
     params, state = step.init(first.trained)
     rng = generator(seed, "sft")
     losses: list[Any] = []
@@ -133,15 +127,7 @@ def supervise(
         (params, state), losses = kept.trees, list(kept.losses)
         rng.bit_generator.state = kept.draws
     for index in range(len(losses), sft.steps):
-        rows = _packed if sft.packed else _batch
-        if index < sft.recitals * sft.steps:
-            batch = rows(exercises, _lengths(exercises)[1], sft.batch, rng)
-        elif index < sft.curriculum * sft.steps:
-            batch = rows(simple, opening, sft.batch, rng)
-        else:
-            length = short if not halves[whole] or rng.random() < share else whole
-            batch = rows(halves[length], length, sft.batch, rng)
-        params, state, loss = step(params, state, batch)
+        params, state, loss = step(params, state, lessons.rows(index, rng))
         losses.append(loss)
         if (index + 1) % 100 == 0:
             recent = float(np.mean(jax.device_get(losses[-100:])))
@@ -208,89 +194,22 @@ def _data(config: ConfigDict, domain: Domain, speech: Speech, note: Note) -> lis
 
 
 def _recitals(config: ConfigDict, domain: Domain, speech: Speech) -> list[Example]:
-    """The recitals of the first steps, as many as there are dialogues; none where nobody recites.
-
-    Raises:
-        UserError: one is longer than a view may be.
-    """
+    """As many recitals as there are dialogues; none where nobody recites."""
     if not config.sft.recitals:
         return []
-    found = recitals(
+    return recitals(
         domain,
         speech,
         count=config.sft.dialogues,
         seed=seed_of(config),
         number_weight=config.sft.number_weight,
     )
-    room, longest = config.rollout.max_view_tokens, max(len(e.ids) for e in found)
-    if longest > room:
-        raise UserError(
-            f"a recital has {longest} tokens, and config.rollout.max_view_tokens is {room}; give "
-            "it more, or set config.sft.recitals=0"
-        )
-    return found
 
 
 def _room(config: ConfigDict) -> float:
     """The longest example, tokens. Deal-or-No-Deal's teachers are never longer than a horizon."""
     bounded = config.domain != "dond" or config.sft.transcripts
     return config.rollout.max_view_tokens if bounded else math.inf
-
-
-def _lengths(data: Sequence[Example]) -> tuple[int, int]:
-    """Two padded lengths, multiples of 16: one for the shorter half, one for all."""
-    lengths = sorted(-(-len(example.ids) // 16) * 16 for example in data)
-    return lengths[len(lengths) // 2], lengths[-1]
-
-
-def _cut(data: Sequence[Example], length: int) -> list[Example]:
-    """The beginnings of dialogues, of at most `length` tokens, with something to learn in them.
-
-    What a long dialogue needs (what was said last, what the prompt has) is in its beginning, and
-    several of these cost as much as one to its end.
-
-    Raises:
-        UserError: no turn of anybody begins so early.
-    """
-    found = [
-        dataclasses.replace(e, ids=e.ids[:length], weight=e.weight[:length])
-        for e in data
-        if e.weight[:length].any()
-    ]
-    if not found:
-        raise UserError(
-            f"config.sft.cut is {length}, and no turn begins before that token; give it more"
-        )
-    return found
-
-
-def _batch(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:
-    """ids, segment ids and weights [B, T], right-padded."""
-    ids = np.zeros((size, length), np.int32)
-    segments = np.zeros((size, length), np.int32)
-    weight = np.zeros((size, length), np.float32)
-    for row, index in enumerate(rng.integers(len(data), size=size)):
-        example = data[index]
-        n = len(example.ids)
-        ids[row, :n], segments[row, :n], weight[row, :n] = example.ids, 1, example.weight
-    return ids, segments, weight
-
-
-def _packed(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:
-    """The same, with as many examples after another in a row as were drawn before one that is too
-    long for what is left of it; their segments count from 1.
-    """
-    ids = np.zeros((size, length), np.int32)
-    segments = np.zeros((size, length), np.int32)
-    weight = np.zeros((size, length), np.float32)
-    for row in range(size):
-        at, segment = 0, 1
-        while at + len((example := data[int(rng.integers(len(data)))]).ids) <= length:
-            here = slice(at, at + len(example.ids))
-            ids[row, here], weight[row, here] = example.ids, example.weight
-            segments[row, here] = segment
-            at, segment = here.stop, segment + 1
-    return ids, segments, weight
 
 
 def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> str:

@@ -4,9 +4,7 @@ Every dialogue gives one example a role: the same ids that the role's own agent 
 had it said these words, with a weight of 1 on each token of its own turns (the end of the turn
 included) and 0 elsewhere. A line that the domain spoke for the role weighs 0.
 
-A recital is an exercise before the first dialogue: asked for it, a role says what its prompt tells
-of the scenario, in another order. A small network learns in it to look up and to copy, which
-dialogues ask for too seldom.
+A recital has one turn of its role, and the same weights (`trainer.lessons` says what it is for).
 """
 
 from __future__ import annotations
@@ -106,33 +104,40 @@ def examples(
 RECITE = "?"
 """What asks for a recital; nobody in a dialogue says no more than that."""
 
+FIELDS = (2, 8)
+"""How many fields a recital has, at least and at most."""
+
 
 def recitals(
     domain: Domain, speech: Speech, *, count: int, seed: int, number_weight: float
 ) -> list[Example]:
-    """Examples of one turn each, the roles by turns: the fields of the prompt in another order.
+    """Exercises of one turn each, of the role that has most to look up.
 
-    Fields are what semicolons part in a prompt's last paragraph.
+    The prompt is some of the fields of a scenario's own, without the rules before them, and the
+    turn is these in another order. Fields are what semicolons part in a prompt's last paragraph.
     """
     rng = generator(seed, "recitals")
     scenarios = domain.scenarios("train")
     renderer = Renderer(domain, speech, number_weight)
     found = []
-    for index in range(count):
-        role = domain.roles[index % len(domain.roles)]
-        other = next(other for other in domain.roles if other != role)
-        prompt = domain.prompt(scenarios[int(rng.integers(len(scenarios)))], role)
-        said = "; ".join(_fields(prompt)[i] for i in rng.permutation(len(_fields(prompt))))
+    for _ in range(count):
+        scenario = scenarios[int(rng.integers(len(scenarios)))]
+        fields = {role: _fields(domain.prompt(scenario, role)) for role in domain.roles}
+        role = max(fields, key=lambda role: len(fields[role]))
+        known, other = fields[role], next(other for other in domain.roles if other != role)
+        size = min(int(rng.integers(FIELDS[0], FIELDS[1] + 1)), len(known))
+        told = [known[i] for i in rng.permutation(len(known))[:size]]
+        said = "; ".join(told[i] for i in rng.permutation(size))
         turns = (
             Turn(role=other, text=RECITE, end="stop", action="ask"),
             Turn(role=role, text=said, end="stop", action="recite"),
         )
-        found.append(renderer.example(prompt, role, turns))
+        found.append(renderer.example("; ".join(told), role, turns))
     return found
 
 
 def _fields(prompt: str) -> list[str]:
-    return [field.strip() for field in re.split("[;；]", prompt.rstrip().split("\n\n")[-1])]
+    return [field.strip() for field in re.split("[;；]", prompt.strip().split("\n\n")[-1])]
 
 
 class Renderer:

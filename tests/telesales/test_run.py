@@ -36,9 +36,17 @@ from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge
 from ibrl_jax.rewards.types import Scored
 from ibrl_jax.settings import ROLES
+from ibrl_jax.trainer.lessons import Lessons, cut, packed
 from ibrl_jax.trainer.retell import retold, with_other_observation
-from ibrl_jax.trainer.start import _cut, _packed, start_key
-from ibrl_jax.trainer.teachers import Example, Renderer, converse, examples, pair_of
+from ibrl_jax.trainer.start import start_key
+from ibrl_jax.trainer.teachers import (
+    Example,
+    Renderer,
+    converse,
+    examples,
+    pair_of,
+    recitals,
+)
 from ibrl_jax.trainer.transcripts import read_transcripts, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +177,7 @@ def test_packed_rows_hold_whole_examples_in_segments_of_their_own() -> None:
         Example(ids=np.full(n, n, np.int32), weight=np.ones(n, np.float32), turns=1)
         for n in (3, 4, 5)
     ]
-    ids, segments, weight = _packed(data, 16, 30, np.random.default_rng(0))
+    ids, segments, weight = packed(data, 16, 30, np.random.default_rng(0))
     for row in range(30):
         assert (weight[row] > 0).tolist() == (segments[row] > 0).tolist()
         pieces = [ids[row][segments[row] == s] for s in range(1, segments[row].max() + 1)]
@@ -181,16 +189,49 @@ def test_cut_examples_are_beginnings_that_have_something_to_learn() -> None:
     late, early = np.asarray([0, 0, 0, 1], np.float32), np.asarray([0, 1, 0, 1], np.float32)
     ids = np.arange(4, dtype=np.int32)
     data = [Example(ids=ids, weight=w, turns=2) for w in (late, early)]
-    (found,) = _cut(data, 3)
+    (found,) = cut(data, 3)
     assert (found.ids.tolist(), found.weight.tolist()) == ([0, 1, 2], [0, 1, 0])
     with pytest.raises(UserError, match=r"config\.sft\.cut is 1, and no turn begins before"):
-        _cut(data, 1)
+        cut(data, 1)
 
 
 def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
     speech = build_speech(smoke())
-    whole, cut = (start_key(smoke(f"sft.cut={n}"), domain, speech, 0) for n in (0, 96))
-    assert whole != cut
+    options = ("sft.cut=0", "sft.cut=96", "sft.recitals=0.2")
+    assert len({start_key(smoke(option), domain, speech, 0) for option in options}) == 3
+
+
+def test_a_recital_says_some_fields_of_the_agents_prompt_in_another_order(domain: Domain) -> None:
+    exercises = recitals(domain, SPEECH, count=40, seed=0, number_weight=3.0)
+    end, weighted = "<|im_end|>", 0
+    for example in exercises:
+        text = TOKENIZER.decode(example.ids.tolist())
+        own = TOKENIZER.decode(example.ids[example.weight > 0].tolist())
+        told = sorted(field.strip() for field in own.removesuffix(end).split(";"))
+        assert 2 <= len(told) <= 8
+        assert all(text.count(field) >= 2 for field in told)
+        weighted += example.weight.max() == 3.0
+    assert weighted > 20
+    assert {len(e.ids) for e in exercises} != {len(exercises[0].ids)}
+
+
+def test_recitals_come_first_and_fade_until_whole_dialogues_are_learned() -> None:
+    def example(mark: int, size: int) -> Example:
+        return Example(ids=np.full(size, mark, np.int32), weight=np.ones(size, np.float32), turns=1)
+
+    sft = smoke("sft.steps=400", "sft.curriculum=0.5", "sft.recitals=0.4", "sft.cut=16").sft
+    dialogues = [example(1, 30), example(1, 30), example(1, 60)]
+    lessons = Lessons(sft, dialogues, [example(2, 5)])
+    rng, seen = np.random.default_rng(0), []
+    for index in range(400):
+        ids, segments, _ = lessons.rows(index, rng)
+        seen.append((int(ids[0, 0]), ids.shape[1], int(segments.max())))
+    assert set(seen[:2]) == {(2, 16, 3)}
+    assert 40 < sum(mark == 2 for mark, _, _ in seen[:100]) > sum(m == 2 for m, _, _ in seen[100:])
+    assert set(seen[160:200]) == {(1, 16, 1)}
+    assert {(mark, length) for mark, length, _ in seen[200:]} == {(1, 32), (1, 64)}
+    with pytest.raises(UserError, match="a recital has 17 tokens, and rows of the curriculum"):
+        Lessons(sft, [example(1, 30)], [example(2, 17)])
 
 
 # ------------------------------------------------------------------------- transcripts
