@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from ibrl_jax.models.blocked import UNSEEN, blocked_attention
 from ibrl_jax.models.cache import KV, write
 from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.layers import RMSNorm, named, project, rotate
 from ibrl_jax.models.lora import LoraSettings
 
-_UNSEEN = -2.0e38  # a finite score, so that a row that sees nothing holds no NaN
 _CUDNN_HEAD_DIM = 128  # the widest head that its kernels take on every GPU that has them
 
 
@@ -89,33 +89,22 @@ def causal_attention(
     block: int,
     implementation: str,
 ) -> jax.Array:
-    """Attention among the tokens given, `block` queries at a time, which see no key after them.
-
-    ```
-    queries 0..2   x x x . . . . . .      three blocks: two thirds of the scores exist at all,
-    queries 3..5   x x x x x x . . .      and those of a block fit a CPU's cache
-    queries 6..8   x x x x x x x x x
-    ```
+    """Attention among the tokens given, `block` queries at a time.
 
     Args:
         query: [B, T, H, N].
         key, value: [B, T, K, N].
         mask: [B, T, T], causal.
-        block: queries a block; 0 for all at once.
+        block: queries a block; 0 for all at once, by `implementation`.
         implementation: `xla` or `cudnn`.
 
     Returns:
         [B, T, H, N].
     """
-    t = query.shape[1]
-    pieces = []
-    for start in range(0, t, block or t):
-        end = min(start + (block or t), t)
-        seen = mask[:, None, start:end, :end]
-        args = query[:, start:end], key[:, :end], value[:, :end]
-        how = cast(Any, implementation)
-        pieces.append(jax.nn.dot_product_attention(*args, mask=seen, implementation=how))
-    return jnp.concatenate(pieces, axis=1)
+    if block:
+        return blocked_attention(query, key, value, mask, block)
+    how = cast(Any, implementation)
+    return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None], implementation=how)
 
 
 def attend(query: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
@@ -135,7 +124,7 @@ def attend(query: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax
     # on a CPU ten times as fast as the other way round.
     grouped = query.reshape(b, t, kv_heads, h // kv_heads, n).transpose(0, 2, 3, 1, 4)
     scores = jnp.einsum("bkgtn,bkns->bkgts", grouped, k, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask[:, None, None], scores * n**-0.5, _UNSEEN)
+    scores = jnp.where(mask[:, None, None], scores * n**-0.5, UNSEEN)
     weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     out = jnp.einsum("bkgts,bksn->bkgtn", weights, v)
     return out.transpose(0, 3, 1, 2, 4).reshape(b, t, h, n)

@@ -15,7 +15,7 @@ from ibrl_jax.models.config import DeltaConfig, ModelConfig
 
 # How it is compiled: a small one as straight-line fp32 code, a large one as a scan in bf16.
 SMALL: dict[str, Any] = dict(
-    dtype="float32", remat=False, attention="xla", attention_block=64, unroll=True
+    dtype="float32", remat=False, attention="xla", attention_block=32, unroll=True
 )
 LARGE: dict[str, Any] = dict(
     dtype="bfloat16", remat=True, attention="auto", attention_block=0, unroll=1

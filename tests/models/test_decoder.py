@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -225,3 +226,12 @@ def test_attention_in_blocks_is_attention_at_once(block):
     whole = causal_attention(query, key, value, jnp.asarray(mask), 0, "xla")
     pieces = causal_attention(query, key, value, jnp.asarray(mask), block, "xla")
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
+
+    def pull(block, *args):
+        return (causal_attention(*args, jnp.asarray(mask), block, "xla")[:, :9] ** 2).sum()
+
+    # The last row of the second is padding, which sees nothing and has no say.
+    got = jax.grad(partial(pull, block), argnums=(0, 1, 2))(query, key, value)
+    wanted = jax.grad(partial(pull, 0), argnums=(0, 1, 2))(query, key, value)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
