@@ -1,26 +1,48 @@
-"""`make evaluate RUN=...`: measures a finished run's policies against counterparts."""
+"""Measures policies against counterparts.
+
+`make evaluate RUN=...`: those of a finished run. `--config=FILE --to=FOLDER`: those that
+`config.evaluation.policies` names, of any runs; what was played before is taken up again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from ibrl_jax import config as configs
 from ibrl_jax.entry import Options, notes, run
+from ibrl_jax.errors import UserError
 
 
 def main(argv: Sequence[str], console: Console) -> None:
-    options = Options(argv, ("run",))
+    options = Options(argv, ("run", "config", "to"))
+    file, where = options.get("config", ""), options.get("to", "")
+    if file or where:
+        if options.get("run", ""):
+            raise UserError(
+                "--run evaluates the policies of one run, --config with --to those that "
+                "config.evaluation.policies names; give one or the other"
+            )
+        config = configs.load(
+            options.need("config", "configs/dond/crossplay.py"), options.overrides
+        )
+        to = Path(options.need("to", "runs/crossplay"))
 
-    from ibrl_jax.trainer.assess import assess, assess_sentence
-    from ibrl_jax.trainer.run import RunFolder
+        from ibrl_jax.trainer.contest import contest, contest_sentence
 
-    folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
-    config = configs.override(folder.config(), options.overrides)
-    table = assess(folder, config, notes(console))
-    sentence = f"{assess_sentence(table)}; make report RUN={folder.path} shows it"
-    folder.summary({"sentence": sentence})
+        table = contest(config, to, notes(console))
+        sentence = contest_sentence(table, to)
+    else:
+        from ibrl_jax.trainer.assess import assess, assess_sentence
+        from ibrl_jax.trainer.run import RunFolder
+
+        folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
+        config = configs.override(folder.config(), options.overrides)
+        table = assess(folder, config, notes(console))
+        sentence = f"{assess_sentence(table)}; make report RUN={folder.path} shows it"
+        folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_speech
-from ibrl_jax.dialogue.record import record
-from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
-from ibrl_jax.evaluation.matches import Contestant, evaluate
+from ibrl_jax.evaluation.bench import Bench
+from ibrl_jax.evaluation.cells import Contestant, Local
+from ibrl_jax.evaluation.columns import columns_of
+from ibrl_jax.evaluation.keys import Keys
+from ibrl_jax.evaluation.matches import Games, local, playable
+from ibrl_jax.evaluation.store import Store
+from ibrl_jax.evaluation.table import table_of
+from ibrl_jax.names import bare, kind_of, read_entry
+from ibrl_jax.trainer.frozen import Frozen, find_frozen, met_by_training
 from ibrl_jax.trainer.placing import local_places
 from ibrl_jax.trainer.policies import START, about_policy, load_policy
-from ibrl_jax.trainer.run import RunFolder, write_json, write_lines
-from ibrl_jax.trainer.session import check_names, frozen_counterparts
+from ibrl_jax.trainer.run import RunFolder, write_json
+from ibrl_jax.trainer.session import check_names
 from ibrl_jax.trainer.start import Note
 from ibrl_jax.trainer.weights import base_of, load_weights
 
@@ -24,7 +30,8 @@ from ibrl_jax.trainer.weights import base_of, load_weights
 def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     """Evaluates the policies of a finished run as `config.evaluation` says.
 
-    Writes and returns the table.
+    Writes and returns the table. Dialogues are kept as they come, and a second start plays only
+    what is missing.
 
     Raises:
         UserError: the run has no policies yet, or a counterpart cannot be used.
@@ -62,26 +69,48 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
                 partners=_partners(config, role, learners, start),
             )
         )
-    note("compiling")
-    cast.warm()
-    played_cells: dict[Path, list[dict[str, Any]]] = {}
-
-    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
-        file = (
-            folder.path
-            / "evaluation"
-            / f"{policy}-{column}.jsonl".replace("/", "_").replace(" ", "-")
+    frozen = _frozen(config, folder, domain.roles)
+    own = {name: _own(folder, name, domain.roles) for name in (START, *learners)}
+    locals_ = {c.label: local(c) for c in contestants} | {
+        name: Local(
+            id=bare(name),
+            role=policy.role,
+            version=policy.updates,
+            params=partial(load_policy, policy.folder, first.trained, speech, base),
         )
-        rows = [record(t, speech.tokenizer, {}, policy=policy, column=column) for t in played]
-        played_cells[file] = rows
-
-    frozen = frozen_counterparts(config, first, speech)
-    table = evaluate(config, cast, contestants, note, keep, partners=frozen)
-    for file, rows in played_cells.items():  # an evaluation that fails leaves the last one whole
-        write_lines(file, rows)
+        for name, policy in frozen.items()
+    }
+    prints = {c.label: own[c.role or START].fingerprint for c in contestants}
+    keys = Keys(config, cast, prints | {n: policy.fingerprint for n, policy in frozen.items()})
+    store = Store(folder.path / "evaluation", note)
+    bench = Bench(cast, locals_, config.evaluation.temperature, note)
+    met = met_by_training(config, list(own.values()), frozen, domain.roles)
+    columns = playable(cast, columns_of(config, met))
+    with store.alone():
+        cells = Games(config, bench, note, store, keys.of).cells(contestants, columns)
+        table = table_of(config, cast, contestants, columns, cells)
     write_json(folder.path / "evaluation.json", table)
     folder.summary({"evaluation": _headline(table)})
     return table
+
+
+def _own(folder: RunFolder, name: str, roles: Sequence[Role]) -> Frozen:
+    return find_frozen(f"frozen:{folder.path}:{name}", roles)
+
+
+def _frozen(config: ConfigDict, folder: RunFolder, roles: Sequence[Role]) -> dict[str, Frozen]:
+    """The counterparts that are policies, by the names that the config gives them.
+
+    Raises:
+        UserError: one of them is not there.
+    """
+    names = [n for text in config.evaluation.counterparts for n in read_entry(text).names]
+    names += [name for settings in config.roles.values() for name in settings.counterpart]
+    return {
+        name: _own(folder, START, roles) if name == f"frozen:{START}" else find_frozen(name, roles)
+        for name in names
+        if kind_of(name) == "frozen"
+    }
 
 
 def assess_sentence(table: dict[str, Any]) -> str:

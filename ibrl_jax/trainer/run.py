@@ -3,7 +3,8 @@
 ```
 runs/<name>/seed<k>/
   config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/
-  policies/<role>/  evaluation.json  evaluation/  tensorboard/  report.html  summary.json
+  policies/<role>/  policies/<role>@<iteration>/  evaluation.json  evaluation/  tensorboard/
+  report.html  summary.json  log.txt (where `make seeds` or a table started it)
 ```
 
 Whatever is written whole is written beside its place and moved there. Rows of iterations that a

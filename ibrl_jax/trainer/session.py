@@ -42,6 +42,7 @@ from ibrl_jax.trainer import tune
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.clock import compiled
+from ibrl_jax.trainer.frozen import snapshot
 from ibrl_jax.trainer.iteration import Iteration
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
 from ibrl_jax.trainer.placing import places, to_be_written
@@ -139,7 +140,7 @@ def check_names(config: ConfigDict, cast: Cast) -> None:
     scenario = evaluation_scenarios(config, domain)[0]
     names = [(f"scripted:{family}", domain.roles) for family in config.sft.families]
     names += [(name, (r,)) for r, settings in config.roles.items() for name in settings.counterpart]
-    names += [(c.counterpart, domain.roles) for c in columns_of(config) if c.counterpart]
+    names += [(name, domain.roles) for c in columns_of(config) for name in c.counterparts]
     for name, seats in names:
         if name.startswith("scripted:"):
             family = name.removeprefix("scripted:")
@@ -285,13 +286,8 @@ def _claim(stage: Stage, folder: RunFolder) -> None:
 
 def _export(stage: Stage, folder: RunFolder, speed: Mapping[str, float]) -> None:
     """The trained policies as folders, and what came out; `speed` is of this start of the run."""
-    algorithm, base = stage.algorithm, base_of(stage.config)
-    hosts = algorithm.hosts
-    for role in algorithm.learners:
-        about = {"source": str(folder.path), "role": role, "updates": algorithm.version(role)}
-        params = to_be_written(algorithm.params(role), hosts)
-        if params is not None:
-            save_policy(folder.policy(role), params, stage.speech, about, base=base)
+    algorithm, hosts = stage.algorithm, stage.algorithm.hosts
+    _keep_policies(stage, folder)
     endpoints = _endpoints(stage)
     if not hosts.is_first:
         return
@@ -307,6 +303,18 @@ def _export(stage: Stage, folder: RunFolder, speed: Mapping[str, float]) -> None
             **_last(folder, stage.domain.measured[0].key),
         }
     )
+
+
+def _keep_policies(stage: Stage, folder: RunFolder, at: int | None = None) -> None:
+    """What trains now, as policy folders; `at`: as snapshots of that iteration."""
+    algorithm, base = stage.algorithm, base_of(stage.config)
+    for role in algorithm.learners:
+        about = {"source": str(folder.path), "role": role, "updates": algorithm.version(role)}
+        about |= {} if at is None else {"iteration": at}
+        params = to_be_written(algorithm.params(role), algorithm.hosts)
+        if params is not None:
+            name = role if at is None else snapshot(role, at)
+            save_policy(folder.policy(name), params, stage.speech, about, base=base)
 
 
 def _endpoints(stage: Stage) -> dict[str, Any]:
@@ -344,10 +352,13 @@ def _iterate(stage: Stage, folder: RunFolder, checkpoints: Checkpoints, console:
                 raise
             if scribe:
                 scribe.write(done)
+            last = algorithm.iteration == config.iterations
+            every = config.run.snapshots_every
+            if every and (last or algorithm.iteration % every == 0):
+                _keep_policies(stage, folder, at=algorithm.iteration)
             algorithm.clock.lap("write")
             # Played by older parameters, dialogues under way could not be played again.
             stopping = any(hosts.exchange("stop", stop.asked)) and algorithm.settled
-            last = algorithm.iteration == config.iterations
             if last or stopping or algorithm.iteration % config.run.checkpoint_every == 0:
                 checkpoints.save(algorithm)
             algorithm.clock.lap("save")

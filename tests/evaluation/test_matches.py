@@ -25,8 +25,10 @@ from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
+from ibrl_jax.evaluation.cells import Contestant
 from ibrl_jax.evaluation.columns import columns_of
-from ibrl_jax.evaluation.matches import Contestant, compared, evaluate
+from ibrl_jax.evaluation.matches import evaluate
+from ibrl_jax.evaluation.table import compared
 
 MINI = str(Path(__file__).parents[2] / "configs" / "dond" / "mini.py")
 POLICIES = {"SFT start": "wanderer", "agent0": "conceder", "agent1": "splitter"}

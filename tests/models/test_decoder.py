@@ -227,8 +227,9 @@ def test_attention_in_blocks_is_attention_at_once(block):
     pieces = causal_attention(query, key, value, jnp.asarray(mask), block, "xla")
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
 
-    def pull(block, *args):
-        return (causal_attention(*args, jnp.asarray(mask), block, "xla")[:, :9] ** 2).sum()
+    def pull(block, query, key, value):
+        out = causal_attention(query, key, value, jnp.asarray(mask), block, "xla")
+        return (out[:, :9] ** 2).sum()
 
     # The last row of the second is padding, which sees nothing and has no say.
     got = jax.grad(partial(pull, block), argnums=(0, 1, 2))(query, key, value)
