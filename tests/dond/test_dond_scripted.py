@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibrl_jax.domains.dond import scripted_development, scripted_heldout
+from ibrl_jax.domains.dond import scripted_development, scripted_fresh, scripted_heldout
 from ibrl_jax.domains.dond.domain import (
     DEVELOPMENT_FAMILIES,
     HELD_OUT_FAMILIES,
@@ -22,7 +22,7 @@ from ibrl_jax.domains.dond.scripted import tagged, vocabulary
 from ibrl_jax.domains.dond.selfplay import family_matrix, format_matrix, selfplay
 
 FAMILIES = DEVELOPMENT_FAMILIES + HELD_OUT_FAMILIES
-ALL = scripted_development.FAMILIES | scripted_heldout.FAMILIES
+ALL = scripted_development.FAMILIES | scripted_heldout.FAMILIES | scripted_fresh.FAMILIES
 
 
 def domain(horizon: int = 8, select: Any = "last_try", close: Any = "literal") -> DealOrNoDeal:
@@ -179,6 +179,7 @@ def test_vocabulary_is_small_and_held_out_phrases_are_their_own_of_known_words()
     development = vocabulary(scripted_development.FAMILIES)
     assert 60 <= len(development) <= 110
     assert vocabulary(scripted_heldout.FAMILIES) <= development
+    assert vocabulary(scripted_fresh.FAMILIES) <= development
     phrases = {name: set(family.phrases.all()) for name, family in ALL.items()}
     for a in HELD_OUT_FAMILIES:
         for b in FAMILIES:

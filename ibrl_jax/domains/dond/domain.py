@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ibrl_jax.domains.base import Adapter, Measure, Outcome, Role, Scenario, Turn
-from ibrl_jax.domains.dond import scripted_development, scripted_heldout
+from ibrl_jax.domains.dond import scripted_development, scripted_fresh, scripted_heldout
 from ibrl_jax.domains.dond.data import load_rows
 from ibrl_jax.domains.dond.grammar import Action, CloseForm
 from ibrl_jax.domains.dond.metrics import MEASURES, Result, summarise
@@ -26,7 +26,9 @@ from ibrl_jax.domains.dond.scripted import Negotiator, Seat
 from ibrl_jax.errors import UserError
 
 DEVELOPMENT_FAMILIES: tuple[str, ...] = tuple(scripted_development.FAMILIES)
-HELD_OUT_FAMILIES: tuple[str, ...] = tuple(scripted_heldout.FAMILIES)
+FRESH_FAMILIES: tuple[str, ...] = tuple(scripted_fresh.FAMILIES)
+HELD_OUT_FAMILIES: tuple[str, ...] = (*scripted_heldout.FAMILIES, *FRESH_FAMILIES)
+FAMILIES = scripted_development.FAMILIES | scripted_heldout.FAMILIES | scripted_fresh.FAMILIES
 ROWS_1000 = 1000
 
 TestMode = Literal["test200x5", "rows1000"]
@@ -136,8 +138,7 @@ class DealOrNoDeal:
         self, family: str, scenario: Scenario, role: Role, rng: np.random.Generator
     ) -> Negotiator:
         """A negotiator of a development or held-out family; raises UserError for an unknown one."""
-        families = scripted_development.FAMILIES | scripted_heldout.FAMILIES
-        if family not in families:
+        if family not in FAMILIES:
             raise UserError(
                 f"There is no scripted family {family!r} in Deal-or-No-Deal; those for development "
                 f"are {', '.join(DEVELOPMENT_FAMILIES)}, the held-out ones "
@@ -150,11 +151,16 @@ class DealOrNoDeal:
             values=sides[ROLES.index(role)],
             horizon=self.settings.horizon_turns,
         )
-        return families[family](seat, rng)
+        return FAMILIES[family](seat, rng)
 
     def adapter(self, name: str, role: Role) -> Adapter:
         """None: whoever speaks, speaks plain text."""
         raise UserError(f"{role} has no form {name!r} in Deal-or-No-Deal; it speaks plain text.")
+
+    def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
+        """Nothing: all that a role knows is in its prompt and was said."""
+        del scenario, role, turns
+        return ""
 
     def exact(self, turn: Turn) -> bool:
         """A selection's numbers."""
