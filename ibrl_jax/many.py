@@ -12,14 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ml_collections import ConfigDict
 from rich.console import Console
 
 from ibrl_jax import config as configs
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer.jobs import Job, cores, run_jobs, shares
-from ibrl_jax.trainer.run import RunFolder, read_json
+from ibrl_jax.trainer.jobs import cores, is_finished, run_jobs, seeds_of, shares
+from ibrl_jax.trainer.processes import Job
+from ibrl_jax.trainer.run import RunFolder
 
 
 def main(argv: Sequence[str], console: Console) -> None:
@@ -65,28 +65,6 @@ def job(file: str, overrides: Sequence[str], seed: int, *, evaluate: bool) -> Jo
         total=config.iterations,
         finished=is_finished(folder, config, evaluate=evaluate),
     )
-
-
-def is_finished(folder: RunFolder, config: ConfigDict, *, evaluate: bool) -> bool:
-    """Whether a folder's run has got as far as its config asks, and has left what it should."""
-    summary = folder.path / "summary.json"
-    if not summary.is_file() or read_json(summary).get("iterations", 0) < config.iterations:
-        return False
-    roles = [role for role, settings in config.roles.items() if settings.train]
-    if not all((folder.policy(role) / "policy.json").is_file() for role in roles):
-        return False
-    return not evaluate or (folder.path / "evaluation.json").is_file()
-
-
-def seeds_of(text: str) -> list[int]:
-    """The seeds of `0,1,2`. Raises UserError for anything else, or one given twice."""
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-        raise UserError(
-            f"--seeds is {text!r}; it must be different whole numbers with commas between them, "
-            "such as 0,1,2,3"
-        )
-    return [int(part) for part in parts]
 
 
 if __name__ == "__main__":

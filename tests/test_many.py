@@ -19,7 +19,8 @@ from ibrl_jax import many
 from ibrl_jax.config import load, to_dict
 from ibrl_jax.errors import UserError
 from ibrl_jax.trainer import jobs
-from ibrl_jax.trainer.jobs import Job, run_jobs, shares
+from ibrl_jax.trainer.jobs import run_jobs, shares
+from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.run import RunFolder, write_json
 
 SMOKE = "configs/dond/smoke.py"

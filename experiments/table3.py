@@ -1,0 +1,100 @@
+"""Table 3: what each part of the isolation is for, by leaving it out.
+
+Command: make table3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments import heldout
+from experiments.settings import CALLS, DEALS, MINI, PAPER, TINY_NETWORKS, endpoint
+from ibrl_jax.studies import paper
+from ibrl_jax.studies.declare import Column, Design, Printed, Row, Run, Study
+from ibrl_jax.studies.figures import bars
+from ibrl_jax.studies.tables import comparisons, printed_table, result_table, seed_table
+from ibrl_jax.studies.training import curve_table, what_runs_had
+from ibrl_jax.studies.verdict import verdict
+
+NINE = "configs/telesales/qwen3_5-9b.py"
+SIMULATED = endpoint("simulator")
+HEARD = endpoint("auditor", temperature=0.0) | endpoint("judge", temperature=0.0)
+FULL = "IB-RL (full)"
+
+
+def deals(label: str, name: str, file: str, *, start: bool = False) -> Run:
+    rows = [Row(label="SFT start", policy="start")] if start else []
+    rows += [Row(label=f"{label} agent {i}", policy=f"agent{i}") for i in (0, 1)]
+    return Run(
+        label=label, name=name, file=f"configs/dond/{file}.py", changes=MINI, rows=tuple(rows)
+    )
+
+
+def calls(label: str, name: str, changes: Mapping[str, Any], *, start: bool = False) -> Run:
+    rows = (Row(label=label, policy="sales", printed=label),)
+    first = (Row(label="SFT start", policy="start"),) if start else ()
+    return Run(
+        label=label,
+        name=f"{name}-9b",
+        file=NINE,
+        changes={**PAPER, **HEARD, **SIMULATED, **changes},
+        rows=(*first, *rows),
+    )
+
+
+mini = Design(
+    runs=(
+        deals(FULL, "ib-rl", "mini", start=True),
+        deals("shared reward", "shared-reward", "shared-reward"),
+        deals("joint norm", "joint-norm", "joint-norm"),
+        deals("all turns trained on", "mask-all", "mask-all"),
+        deals("one policy for both", "tied", "tied"),
+    ),
+    columns=heldout.MINI,
+    against=FULL,
+    measures=DEALS,
+    judged=("agreement", "expected_utility"),
+    remark=TINY_NETWORKS + " The paper's Table 3 is of TeleSales; this is of Deal-or-No-Deal.",
+)
+
+at_scale = Design(
+    runs=(
+        calls(FULL, "telesales-ib-rl", {}, start=True),
+        calls("shared reward", "telesales-shared-reward", {"isolation.reward": "shared"}),
+        calls("joint norm", "telesales-joint-norm", {"isolation.advantage": "joint"}),
+        calls("all turns trained on", "telesales-mask-all", {"isolation.mask": "all"}),
+    ),
+    columns=(Column(name="held-out simulator", counterparts=("api:simulator:simulator",)),),
+    seeds=(0,),
+    against=FULL,
+    measures=CALLS,
+    judged=("success",),
+    self_play=False,
+)
+
+STUDY = Study(
+    name="table3",
+    title="Table 3: ablations of isolation",
+    about=(
+        "What does IB-RL lose where a role is paid for the other's reward, where both roles' "
+        "rewards normalise each other's advantages, and (beyond the paper) where a role is trained "
+        "on the other's turns, or both roles are one policy?"
+    ),
+    designs={"mini": mini, "paper": at_scale},
+    printed=Printed(
+        title="The paper's Table 3 (TeleSales, 9B):",
+        rows={row: {"held-out simulator": values} for row, values in paper.TABLE3.items()},
+        percent=("success@1", "success@2", "hallucination"),
+    ),
+    parts={
+        "Results": result_table,
+        "Figure": bars,
+        "What the figures say": verdict,
+        "The paper's own": printed_table,
+        "Comparisons of the policies": comparisons,
+        "Seeds": seed_table,
+        "Rewards in training": curve_table,
+        "What training had": what_runs_had,
+    },
+)

@@ -1,0 +1,312 @@
+"""Parts whose axis is training: where rewards went, and what checkpoints do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ibrl_jax.evaluation.statistics import Interval
+from ibrl_jax.reporting.figures import EMA_ALPHA
+from ibrl_jax.reporting.runs import ema
+from ibrl_jax.reporting.style import INK, colour, house_style
+from ibrl_jax.studies import paper, pooled, seeds
+from ibrl_jax.studies.declare import Measured, Piece, Row, Run
+from ibrl_jax.studies.figures import by_iteration, mean_over_seeds
+from ibrl_jax.studies.results import Results
+from ibrl_jax.studies.tables import contrast_json, markdown
+
+_WORDS = {1: "rises", -1: "falls", 0: "no clear change", None: "not judged"}
+
+
+def course(results: Results) -> Piece:
+    """Where each role's smoothed reward began, was least and greatest, and ended.
+
+    Of the moving average of the mean over seeds; a seed *gains* where its own average ends above
+    where it began.
+    """
+    lines, rows = [], []
+    for run in results.design.runs:
+        found = results.metrics.get(run.label, {})
+        for role in dict.fromkeys(r for m in found.values() for row in m[:1] for r in row["roles"]):
+            values = by_iteration(found, role)
+            smooth = ema(mean_over_seeds(values), EMA_ALPHA)
+            known = np.flatnonzero(np.isfinite(smooth))
+            if not known.size:
+                continue
+            least, most = (int(known[i(smooth[known])]) for i in (np.argmin, np.argmax))
+            ends = [_ends(ema(one, EMA_ALPHA)) for one in values]
+            gains = sum(last > first for first, last in ends)
+            first, last = smooth[known[0]], smooth[known[-1]]
+            row = {
+                "row": run.label,
+                "role": role,
+                "first": float(first),
+                "least": float(smooth[least]),
+                "least_at": least,
+                "most": float(smooth[most]),
+                "most_at": most,
+                "last": float(last),
+                "seeds_that_gain": gains,
+                "seeds": len(ends),
+            }
+            rows.append(row)
+            lines.append(
+                [
+                    run.label,
+                    role,
+                    f"{first:+.3f}",
+                    f"{smooth[least]:+.3f} at {least}",
+                    f"{smooth[most]:+.3f} at {most}",
+                    f"{last:+.3f}",
+                    f"{gains} of {len(ends)}",
+                ]
+            )
+    if not lines:
+        return Piece(markdown="No run has begun, so there are no curves.\n")
+    head = ["Run", "Role", "First", "Least", "Greatest", "Last", "Seeds that gain"]
+    text = markdown(head, lines)
+    text += (
+        f"\n\nOf the moving average (alpha {EMA_ALPHA:g}) of the mean over seeds; a seed gains "
+        "where its own ends above where it began.\n"
+    )
+    return Piece(markdown=text, rows=rows, data=rows)
+
+
+def printed_course(results: Results) -> Piece:
+    """What the paper's text reads off its Figure 4."""
+    keys = list(dict.fromkeys(key for row in paper.FIGURE4.values() for key in row))
+    lines = [
+        [role, *(f"{row[key]:.2f}" if key in row else "–" for key in keys)]
+        for role, row in paper.FIGURE4.items()
+    ]
+    text = "As the paper's text reads them off (TeleSales, 9B, smoothed):\n\n"
+    text += markdown(["Role", *keys], lines) + "\n"
+    return Piece(markdown=text, data={role: dict(row) for role, row in paper.FIGURE4.items()})
+
+
+def _ends(smooth: np.ndarray) -> tuple[float, float]:
+    known = smooth[np.isfinite(smooth)]
+    return (float(known[0]), float(known[-1])) if known.size else (0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The checkpoints of one policy of one run: its rows by the iteration after which they were
+    taken, the start at 0."""
+
+    label: str
+    run: Run
+    rows: Mapping[int, Row]
+
+    def at(self, share: float) -> Row:
+        """The row that was taken after a share of training, or the one nearest to it."""
+        last = max(self.rows)
+        return self.rows[min(self.rows, key=lambda k: (abs(k - share * last), k))]
+
+
+def lines_of(results: Results) -> list[Line]:
+    """Every policy's checkpoints; the start, which runs share, stands in each of them."""
+    start = next((r for run in results.design.runs for r in run.rows if r.policy == "start"), None)
+    found = []
+    for run in results.design.runs:
+        planned = next(p for p in results.plan.runs if p.run is run)
+        policies = dict.fromkeys(row.policy for row in run.rows if row.policy != "start")
+        for policy in policies:
+            rows = {0: start} if start is not None else {}
+            rows |= {
+                round(row.at * planned.config.iterations): row
+                for row in run.rows
+                if row.policy == policy
+            }
+            label = f"{run.label}, {policy}" if len(policies) > 1 else run.label
+            found.append(Line(label=label, run=run, rows=rows))
+    return found
+
+
+def checkpoint_curves(results: Results) -> Piece:
+    """A panel a judged measure and column: each policy's checkpoints, with intervals over
+    scenarios and a dot for each seed."""
+    measures, columns = _judged(results), results.design.shown
+    lines = lines_of(results)
+    if not any(
+        results.cell((row.label,), c) for li in lines for row in li.rows.values() for c in columns
+    ):
+        return Piece(markdown="No checkpoint has been measured.\n")
+    with house_style(results.study.name):
+        figure = Figure(figsize=(3.9 * len(columns) + 0.6, 2.8 * len(measures) + 0.6))
+        panels = figure.subplots(
+            len(measures), len(columns), sharex=True, sharey="row", squeeze=False
+        )
+        for i, measure in enumerate(measures):
+            for j, column in enumerate(columns):
+                axes = panels[i, j]
+                for n, line in enumerate(lines):
+                    _curve(axes, results, line, column, measure, colour(n), 0.9 * n)
+                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+                if not i:
+                    axes.set_title(column, fontsize=9, color=INK, loc="left")
+            unit = ", %" if measure.form == "percent" else ""
+            panels[i, 0].set_ylabel(measure.title.lower() + unit)
+        for axes in panels[-1]:
+            axes.set_xlabel("iteration")
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=3, handlelength=1.4)
+    return Piece(figure=figure)
+
+
+def _curve(
+    axes: Axes,
+    results: Results,
+    line: Line,
+    column: str,
+    measure: Measured,
+    ink: str,
+    shift: float,
+) -> None:
+    """One line; `shift` [iterations] keeps the marks of several apart."""
+    factor = 100 if measure.form == "percent" else 1
+    xs, ys = [], []
+    for iteration, row in line.rows.items():
+        found = _point(results, row, column, measure)
+        if found is None or found.mean is None:
+            continue
+        x = iteration + shift
+        xs.append(x)
+        ys.append(factor * found.mean)
+        if found.low is not None and found.high is not None:
+            axes.plot([x, x], [factor * found.low, factor * found.high], color=ink, linewidth=1.0)
+        spots = [
+            factor * v for v in pooled.by_seed(results, (row.label,), column, measure).values()
+        ]
+        axes.plot([x] * len(spots), spots, "o", color=ink, markersize=2, alpha=0.4)
+    if xs:
+        axes.plot(xs, ys, color=ink, linewidth=1.8, label=line.label)
+
+
+def checkpoint_table(results: Results) -> Piece:
+    """Each checkpoint's judged measures in each column, with intervals over scenarios."""
+    lines = lines_of(results)
+    iterations = sorted({k for line in lines for k in line.rows})
+    text, rows = "", []
+    for measure in _judged(results):
+        for column in results.design.shown:
+            table = []
+            for line in lines:
+                cells = []
+                for k in iterations:
+                    row = line.rows.get(k)
+                    found = _point(results, row, column, measure) if row else None
+                    cells.append(_told(found, measure))
+                    if row and found is not None:
+                        rows.append(_point_json(results, line, k, row, column, measure, found))
+                table.append([line.label, *cells])
+            head = ["After iteration", *map(str, iterations)]
+            text += f"{measure.title}, {column}:\n\n{markdown(head, table)}\n\n"
+    if not rows:
+        return Piece(markdown="No checkpoint has been measured.\n")
+    text += (
+        f"All seeds' dialogues together; brackets: {results.statistics.confidence:.0%} over "
+        "clusters of scenarios. Iteration 0 is the start, which all share.\n"
+    )
+    return Piece(markdown=text, rows=rows, data=rows)
+
+
+def checkpoint_changes(results: Results) -> Piece:
+    """How each policy changed in each half of training, with the seed as the unit."""
+    text, rows = "", []
+    steps = (
+        ("first half", 0.5, 0.0),
+        ("second half", 1.0, 0.5),
+        ("all of it", 1.0, 0.0),
+    )
+    for measure in _judged(results):
+        table = []
+        for line in lines_of(results):
+            for column in results.design.shown:
+                cells = []
+                for name, late, early in steps:
+                    arms = [
+                        pooled.arm(results, sign, (line.at(at).label,), column, measure)
+                        for sign, at in ((1.0, late), (-1.0, early))
+                    ]
+                    found = seeds.contrast(arms, results.statistics)
+                    word = _WORDS[found.verdict]
+                    cells.append(_change(found, measure, word))
+                    if found.mean is not None:
+                        rows.append(
+                            {
+                                "row": line.label,
+                                "column": column,
+                                "measure": measure.key,
+                                "over": name,
+                                "word": word,
+                                **contrast_json(found),
+                            }
+                        )
+                table.append([line.label, column, *cells])
+        head = ["Policy", "Column", *(name for name, *_ in steps)]
+        text += f"{measure.title}, change over:\n\n{markdown(head, table)}\n\n"
+    if not rows:
+        return Piece(markdown="Nothing can be said: no run has been evaluated.\n")
+    text += (
+        "Mean over seeds [interval over seeds and scenarios] seeds above 0 of all; *rises* and "
+        "*falls* stand where the interval leaves 0 out, and with one seed nothing is judged.\n"
+    )
+    return Piece(markdown=text, rows=rows, data=rows)
+
+
+def _judged(results: Results) -> Sequence[Measured]:
+    return [m for m in results.design.measures if m.key in results.design.judged]
+
+
+def _point(results: Results, row: Row, column: str, measure: Measured) -> Interval | None:
+    cell = results.cell((row.label,), column)
+    return pooled.interval(cell, measure, results.statistics) if cell else None
+
+
+def _point_json(
+    results: Results,
+    line: Line,
+    iteration: int,
+    row: Row,
+    column: str,
+    measure: Measured,
+    found: Interval,
+) -> dict[str, Any]:
+    return {
+        "row": line.label,
+        "iteration": iteration,
+        "column": column,
+        "measure": measure.key,
+        "value": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "n": found.rows,
+        "clusters": found.clusters,
+        "by_seed": pooled.by_seed(results, (row.label,), column, measure),
+    }
+
+
+def _told(found: Interval | None, measure: Measured) -> str:
+    if found is None:
+        return "–"
+    text = measure.write(found.mean)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{measure.write(found.low)}, {measure.write(found.high)}]"
+
+
+def _change(found: seeds.Contrast, measure: Measured, word: str) -> str:
+    if found.mean is None:
+        return "–"
+    text = measure.difference(found.mean)
+    if found.interval:
+        low, high = (measure.difference(x) for x in found.interval)
+        text += f" [{low}, {high}]"
+    return f"{text} {found.above}/{len(found.by_seed)}: **{word}**"

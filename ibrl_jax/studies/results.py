@@ -1,0 +1,185 @@
+"""What a study's runs and evaluations left, read from their folders and grouped.
+
+A *cell* is what some policies did in one column at one seed. Whatever is not there yet, or failed,
+is missing with its reason, and everything else is laid out without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
+from ibrl_jax.evaluation.statistics import StatisticsSettings
+from ibrl_jax.reporting.runs import read_lines
+from ibrl_jax.studies.declare import Design, Measured, Study
+from ibrl_jax.studies.plan import Plan
+from ibrl_jax.trainer.run import read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The dialogues of some rows in one column at one seed.
+
+    `values` [n] by measure, NaN where it is undefined, and `clusters` [n] of those that came to an
+    end, of `planned`. `tables` are the cells of the evaluations' own tables.
+    """
+
+    values: Mapping[str, np.ndarray]
+    clusters: np.ndarray
+    planned: int
+    kinds: frozenset[str]
+    tables: tuple[Mapping[str, Any], ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.clusters)
+
+    def sums(self, measure: Measured) -> tuple[np.ndarray, np.ndarray] | None:
+        """A measure and whether it is defined, a dialogue at a time: two [n], the first 0 where it
+        is not; None if the evaluations' tables alone hold it."""
+        if measure.weight:
+            return None
+        values = self.values.get(measure.key, np.full(self.n, np.nan))
+        known = np.isfinite(values)
+        return np.where(known, values, 0.0), known.astype(np.float64)
+
+    def value(self, measure: Measured) -> float | None:
+        """A measure over the cell's dialogues; None where it is undefined."""
+        if measure.weight:
+            return _weighted(measure, self.tables)
+        sums = self.sums(measure)
+        assert sums is not None
+        top, bottom = sums
+        return float(top.sum() / bottom.sum()) if bottom.sum() else None
+
+
+def _weighted(measure: Measured, tables: Sequence[Mapping[str, Any]]) -> float | None:
+    top = bottom = 0.0
+    for table in tables:
+        if (value := table.get(measure.key)) is not None:
+            top, bottom = top + table[measure.weight] * value, bottom + table[measure.weight]
+    return top / bottom if bottom else None
+
+
+def pooled(cells: Sequence[Cell]) -> Cell:
+    """One cell of the dialogues of several.
+
+    A scenario is the same cluster in all of them, whatever the seed.
+    """
+    keys = sorted({key for cell in cells for key in cell.values})
+    return Cell(
+        values={
+            key: np.concatenate([c.values.get(key, np.full(c.n, np.nan)) for c in cells])
+            for key in keys
+        },
+        clusters=np.concatenate([cell.clusters for cell in cells]),
+        planned=sum(cell.planned for cell in cells),
+        kinds=frozenset().union(*(cell.kinds for cell in cells)),
+        tables=tuple(table for cell in cells for table in cell.tables),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """All that a study is laid out from.
+
+    `cells[row, column][seed]`; `metrics[run's label][seed]` are rows of metrics.jsonl, also of a
+    run that has not ended; `evaluations[what, seed]` are the files `evaluation.json`. `missing`
+    says in sentences what is not there.
+    """
+
+    study: Study
+    design: Design
+    scale: str
+    seeds: tuple[int, ...]
+    plan: Plan
+    statistics: StatisticsSettings
+    cells: Mapping[tuple[str, str], Mapping[int, Cell]]
+    metrics: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
+    evaluations: Mapping[tuple[str, int], Mapping[str, Any]]
+    missing: tuple[str, ...]
+
+    def by_seed(self, rows: Sequence[str], column: str) -> dict[int, Cell]:
+        """The cell of several rows together, at each seed that has all of them."""
+        found = [self.cells.get((row, column), {}) for row in rows]
+        if not found:
+            return {}
+        seeds = sorted(set.intersection(*(set(cells) for cells in found)))
+        return {seed: pooled([cells[seed] for cells in found]) for seed in seeds}
+
+    def cell(self, rows: Sequence[str], column: str) -> Cell | None:
+        """The cell of several rows over all seeds that have them; None if none has."""
+        found = list(self.by_seed(rows, column).values())
+        return pooled(found) if found else None
+
+
+def collect(
+    study: Study, scale: str, seeds: Sequence[int], plan: Plan, missing: Sequence[str] = ()
+) -> Results:
+    """Read whatever there is. `missing`: what is known to be missing, in sentences.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    cells: dict[tuple[str, str], dict[int, Cell]] = {}
+    evaluations = {}
+    absent = list(missing)
+    for planned in plan.evaluations:
+        file = planned.folder / "evaluation.json"
+        what = planned.run.label if planned.run else "references"
+        if not file.is_file():
+            absent.append(f"the evaluation of {what} at seed {planned.seed} is not there")
+            continue
+        found = read_json(file)
+        evaluations[what, planned.seed] = found
+        outcomes = read_outcomes(planned.folder / "outcomes.csv")
+        for (policy, column), cell in _cells(outcomes, found).items():
+            if policy in planned.rows:
+                cells.setdefault((planned.rows[policy], column), {})[planned.seed] = cell
+    metrics: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for planned in plan.runs:
+        if planned.folder.metrics.is_file():
+            rows = list(read_lines(planned.folder.metrics))
+            metrics.setdefault(planned.run.label, {})[planned.seed] = rows
+    return Results(
+        study=study,
+        design=study.designs[scale],
+        scale=scale,
+        seeds=tuple(seeds),
+        plan=plan,
+        statistics=StatisticsSettings(**dict(plan.settings.statistics)),
+        cells=cells,
+        metrics=metrics,
+        evaluations=evaluations,
+        missing=tuple(dict.fromkeys(absent)),
+    )
+
+
+def _cells(
+    rows: Sequence[OutcomeRow], evaluation: Mapping[str, Any]
+) -> dict[tuple[str, str], Cell]:
+    """The cells of one evaluation, by (policy, column)."""
+    tables = {row["policy"]: row["cells"] for row in evaluation["rows"]}
+    groups: dict[tuple[str, str], list[OutcomeRow]] = {}
+    for row in rows:
+        groups.setdefault((row.policy, row.column), []).append(row)
+    found = {}
+    for (policy, column), group in groups.items():
+        ended = [row for row in group if not row.aborted]
+        table = tables.get(policy, {}).get(column)
+        keys = sorted({key for row in ended for key in row.values})
+        found[policy, column] = Cell(
+            values={
+                key: np.array([row.values.get(key, np.nan) for row in ended], np.float64)
+                for key in keys
+            },
+            clusters=np.array([row.cluster for row in ended], dtype=str),
+            planned=len(group),
+            kinds=frozenset(row.kind for row in group),
+            tables=(table,) if table else (),
+        )
+    return found

@@ -1,0 +1,79 @@
+"""The studies of experiments/: they can be planned at both scales, and share what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ibrl_jax.studies.plan import Plan, plan
+from ibrl_jax.study import load_study
+
+NAMES = (
+    "table1",
+    "table2",
+    "table3",
+    "table4",
+    "table7",
+    "table13",
+    "fig3",
+    "fig4",
+    "fig5",
+    "fig6",
+)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
+    root = tmp_path_factory.mktemp("studies")
+    return {
+        name: plan(load_study(name).designs["mini"], (0,), [f"--config.run.root={root}"])
+        for name in NAMES
+    }
+
+
+def runs(made: Plan) -> set[Path]:
+    return {one.folder.path for one in made.runs}
+
+
+def evaluations(made: Plan) -> set[Path]:
+    return {one.folder for one in made.evaluations}
+
+
+def test_nothing_is_trained_or_played_twice(plans: dict[str, Plan]) -> None:
+    table2 = plans["table2"]
+    assert runs(plans["fig4"]) < runs(table2)
+    assert runs(plans["fig5"]) < runs(table2) < runs(plans["table4"])
+    assert len(runs(plans["table4"])) == len(runs(table2)) + 1
+    played = {one.folder for one in table2.evaluations if one.run is not None}
+    assert played < evaluations(plans["table4"])
+    assert evaluations(plans["fig6"]) < evaluations(plans["fig5"])
+    assert not plans["fig4"].evaluations
+
+
+def test_tables_of_telesales_share_no_run_with_the_other_domain(plans: dict[str, Plan]) -> None:
+    assert not runs(plans["table1"]) & runs(plans["table2"])
+    assert {one.config.domain for one in plans["table1"].runs} == {"telesales"}
+
+
+def test_no_run_trains_with_a_held_out_counterpart(plans: dict[str, Plan]) -> None:
+    for name, made in plans.items():
+        design = load_study(name).designs["mini"]
+        held_out = {c for column in design.columns if not column.known for c in column.counterparts}
+        for one in made.runs:
+            met = {c for role in one.config.roles.values() for c in role.counterpart}
+            met |= {f"scripted:{family}" for family in one.config.sft.families}
+            assert not met & held_out, (name, one.run.label)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_scale_can_be_planned(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("URL", "MODEL", "KEY"):
+        for who in ("JUDGE", "AUDITOR", "SIMULATOR", "DEEPSEEK", "GLM", "QWEN"):
+            monkeypatch.delenv(f"IBRL_{who}_{kind}", raising=False)
+    design = load_study(name).designs["paper"]
+    made = plan(design, (0,), [f"--config.run.root={tmp_path}"])
+    assert bool(made.missing) == bool(design.runs)
+    assert len(made.runs) == len(design.runs)

@@ -1,0 +1,170 @@
+"""Which jobs a study has, where, in which order, and which of them are done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ibrl_jax.errors import UserError
+from ibrl_jax.studies.declare import Column, Env, need
+from ibrl_jax.studies.plan import plan
+from ibrl_jax.trainer.processes import Job
+from tests.studies.fakes import DESIGN, evaluate, finish, planned
+
+
+def names(jobs: tuple[Job, ...]) -> list[str]:
+    return [job.name for job in jobs]
+
+
+def test_each_seed_has_a_start_that_its_runs_share_and_an_evaluation_a_run(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0, 3))
+    one = ["start", "pair", "alone", "evaluation of pair", "evaluation of alone"]
+    one.append("evaluation of references")
+    assert names(made.jobs) == [f"{name} seed{seed}" for seed in (0, 3) for name in one]
+    after = {job.name: job.after for job in made.jobs}
+    assert after["pair seed3"] == after["alone seed3"] == ("start seed3",)
+    assert after["evaluation of alone seed0"] == ("alone seed0",)
+    assert after["evaluation of references seed0"] == ()
+    assert [job.total for job in made.jobs[:4]] == [0, 4, 4, 0]
+
+
+def test_a_run_is_the_train_command_on_its_file_with_a_name_of_its_own(tmp_path: Path) -> None:
+    pair, alone = planned(tmp_path, (2,)).runs
+    assert pair.job.command[1:4] == ("-m", "ibrl_jax.train", f"--config={pair.run.file}")
+    assert "--config.seed=2" in pair.job.command
+    assert pair.folder.path.parent.parent == tmp_path
+    assert pair.folder.path.parent.name.startswith("pair-")
+    assert alone.config.roles.agent1.counterpart == ("frozen:start",)
+
+
+def test_the_seed_and_how_it_is_measured_do_not_name_a_run_and_what_shapes_it_does(
+    tmp_path: Path,
+) -> None:
+    def folder(*overrides: str, seed: int = 0) -> str:
+        made = plan(DESIGN, (seed,), [f"--config.run.root={tmp_path}", *overrides])
+        return made.runs[0].folder.path.parent.name
+
+    assert folder() == folder(seed=5)
+    assert folder() == folder("--config.evaluation.scenarios=7", "--config.run.text_every=9")
+    assert folder() != folder("--config.rollout.group=2")
+    assert folder() != folder("--config.iterations=8")
+    assert folder() != folder("--config.run.snapshots_every=1"), "snapshots may be needed"
+
+
+def test_an_evaluation_is_named_by_what_shapes_it(tmp_path: Path) -> None:
+    def folder(*overrides: str) -> str:
+        made = plan(DESIGN, (0,), [f"--config.run.root={tmp_path}", *overrides])
+        return made.evaluations[0].folder.parent.name
+
+    assert folder() != folder("--config.evaluation.scenarios=7")
+    assert folder() != folder("--config.rollout.group=2")
+
+
+def test_policies_are_named_by_folder_role_and_iteration(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0,))
+    run = made.runs[1].folder.path
+    assert made.evaluations[1].policies == {
+        "agent0": f"frozen:{run}:agent0",
+        "agent0 at 0.5": f"frozen:{run}:agent0@2",
+    }
+    assert made.evaluations[2].policies == {"fair": "scripted:fair"}
+    command = made.evaluations[1].job.command
+    assert "--config.evaluation.counterparts=A=scripted:lexi+scripted:mirror" in command
+    assert f"--to={made.evaluations[1].folder}" in command
+    assert made.evaluations[1].config.evaluation.policies == (
+        f"agent0=frozen:{run}:agent0",
+        f"agent0 at 0.5=frozen:{run}:agent0@2",
+    )
+
+
+def test_studies_with_other_labels_share_runs_and_evaluations(tmp_path: Path) -> None:
+    first = DESIGN.runs[0]
+    renamed = replace(
+        first, rows=tuple(replace(row, label=f"other {row.policy}") for row in first.rows)
+    )
+    other = replace(DESIGN, runs=(replace(renamed, label="x"),), against="x", references=())
+    one, two = planned(tmp_path, (0,)), planned(tmp_path, (0,), other)
+    assert one.runs[0].folder.path == two.runs[0].folder.path
+    assert one.evaluations[0].folder == two.evaluations[0].folder
+
+
+def test_a_snapshot_that_no_run_writes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="after 2 of 4 iterations, and .*snapshots_every is 3"):
+        plan(DESIGN, (0,), [f"--config.run.root={tmp_path}", "--config.run.snapshots_every=3"])
+
+
+def test_what_is_finished_is_used_and_a_start_is_needed_only_by_runs_that_lack_it(
+    tmp_path: Path,
+) -> None:
+    made = planned(tmp_path)
+    finish(made.runs[0])
+    evaluate(made.evaluations[0], lambda *_: 1.0)
+    again = {job.name: job.finished for job in planned(tmp_path).jobs}
+    done = {name for name, finished in again.items() if finished}
+    assert done == {"pair seed0", "evaluation of pair seed0"}
+    finish(made.runs[1])
+    again = {job.name: job.finished for job in planned(tmp_path).jobs}
+    assert again["start seed0"]
+    assert not again["start seed1"]
+
+
+def test_an_evaluation_does_not_count_before_its_run_is_finished(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0,))
+    for one in made.evaluations:
+        evaluate(one, lambda *_: 1.0)
+    again = {job.name: job.finished for job in planned(tmp_path, (0,)).jobs}
+    assert not again["evaluation of pair seed0"]
+    assert again["evaluation of references seed0"]
+
+
+@pytest.mark.parametrize("key", ["seed", "name", "evaluation.policies", "evaluation.counterparts"])
+def test_what_a_study_says_itself_cannot_be_changed(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UserError, match=f"says itself what config.{key} is"):
+        plan(DESIGN, (0,), [f"--config.{key}=1"])
+
+
+def test_variables_of_the_environment_are_needed_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = {
+        "endpoints.friend.base_url": Env("TINY_URL"),
+        "endpoints.friend.model": Env("TINY_MODEL"),
+        "endpoints.friend.key_env": Env("TINY_KEY", named=True),
+    }
+    design = replace(
+        DESIGN,
+        columns=(Column(name="A", counterparts=("api:friend",)),),
+        evaluation=endpoint,
+    )
+    made = planned(tmp_path, (0,), design)
+    assert made.missing == {"TINY_URL", "TINY_MODEL", "TINY_KEY"}
+    with pytest.raises(UserError, match="needs the environment variables TINY_KEY, TINY_MODEL"):
+        need(set(made.missing), "tiny")
+    monkeypatch.setenv("TINY_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("TINY_MODEL", "small")
+    monkeypatch.setenv("TINY_KEY", "secret")
+    made = planned(tmp_path, (0,), design)
+    assert not made.missing
+    friend = made.evaluations[0].config.endpoints.friend
+    assert (friend.base_url, friend.key_env) == ("http://127.0.0.1:9/v1", "TINY_KEY")
+    assert not any("secret" in part for job in made.jobs for part in job.command)
+    assert not made.runs[0].config.endpoints, "a run opens no endpoint that it does not use"
+
+
+def test_the_address_of_an_endpoint_is_no_part_of_a_runs_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"endpoints.a.base_url": Env("TINY_URL"), "endpoints.a.model": "m"}
+    run = DESIGN.runs[0]
+    design = replace(DESIGN, runs=(replace(run, changes={**run.changes, **changes}),))
+
+    def folder(url: str, **other: str) -> str:
+        monkeypatch.setenv("TINY_URL", url)
+        extra = [f"--config.endpoints.a.{key}={value}" for key, value in other.items()]
+        made = plan(design, (0,), [f"--config.run.root={tmp_path}", *extra])
+        return made.runs[0].folder.path.parent.name
+
+    assert folder("http://one/v1") == folder("http://two/v1")
+    assert folder("http://one/v1") != folder("http://one/v1", model="other")
