@@ -246,6 +246,9 @@ def test_whatever_shapes_a_start_changes_its_key(
         def prompt(self, scenario: Any, role: str) -> str:
             return domain.prompt(scenario, role) + " Be brief." * (role == "agent1")
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(domain, name)
+
     class Fewer(Reworded):
         def scenarios(self, split: str) -> Any:
             return domain.scenarios(split)[:-1]
