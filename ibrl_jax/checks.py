@@ -12,9 +12,13 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.names import KINDS, read_entry
 
 _NAME_BYTES = 200
 """The longest name of a folder; disks take 255, and what is written beside it has a longer one."""
+
+BUDGET = ("max_calls", "max_total_tokens", "max_cost")
+"""The settings of an endpoint that limit what a run may spend there."""
 
 
 def check_together(config: ConfigDict, roles: Sequence[str]) -> None:
@@ -55,6 +59,7 @@ def check_together(config: ConfigDict, roles: Sequence[str]) -> None:
         if settings.update_offset >= settings.update_every:
             raise UserError(f"config.roles.{role}.update_offset must be below its update_every")
         _check_judge(config, role, settings.judge)
+    _check_budgets(config)
     if not math.isclose(config.rewards.turn + config.rewards.episode, 1.0, abs_tol=1e-6):
         raise UserError(
             "config.rewards.turn and config.rewards.episode must sum to 1, not "
@@ -70,9 +75,9 @@ def check_together(config: ConfigDict, roles: Sequence[str]) -> None:
             f"config.evaluation.auditor names {auditor!r}, which must be one of config.endpoints "
             f"({', '.join(config.endpoints) or 'there is none'}), in the domain telesales"
         )
-    for name in config.evaluation.counterparts:
-        if ":" in name:
-            _check_name(config, "evaluation.counterparts", name, ("scripted", "api"))
+    for key in ("counterparts", "policies"):
+        for text in config.evaluation[key]:
+            _check_entry(config, f"evaluation.{key}", text, several=key == "counterparts")
 
 
 def _check_policy(config: ConfigDict) -> None:
@@ -124,6 +129,29 @@ def _check_name(config: ConfigDict, key: str, name: str, kinds: Sequence[str]) -
     endpoint = which.partition(":")[0]
     if kind == "api" and endpoint not in config.endpoints:
         raise UserError(f"config.{key} names {name}, and config.endpoints has no {endpoint!r}")
+
+
+def _check_budgets(config: ConfigDict) -> None:
+    """What may be spent at an endpoint is something, or has no limit."""
+    for name, settings in config.endpoints.items():
+        for key in BUDGET:
+            if -1 < settings[key] <= 0:
+                raise UserError(
+                    f"config.endpoints.{name}.{key} is {settings[key]:g}, by which nothing could "
+                    "be asked; give it more than 0, or -1 for no limit"
+                )
+
+
+def _check_entry(config: ConfigDict, key: str, text: str, *, several: bool) -> None:
+    """An entry `label=name`, or of several names where they may be pooled."""
+    entry = read_entry(text)
+    for name in entry.names:
+        _check_name(config, key, name, KINDS)
+    if len(entry.names) > 1 and not several:
+        raise UserError(
+            f"config.{key} has {text!r}, which is {len(entry.names)} names; each entry is "
+            "label=name, and only a column of config.evaluation.counterparts pools several"
+        )
 
 
 def _check_judge(config: ConfigDict, role: str, judge: str) -> None:

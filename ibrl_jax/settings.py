@@ -71,9 +71,11 @@ ENDPOINT = {
     "max_wait_s": Field(60.0, "longest pause, what the server asks for included, seconds", low=0.0),
     "concurrency": Field(16, "calls under way at once", low=1),
     "requests_per_minute": Field(0.0, "rate limit; 0 for none", low=0.0),
-    "max_calls": Field(0, "calls that a run may make; 0 for no limit", low=0),
-    "max_total_tokens": Field(0, "tokens that a run may use; 0 for no limit", low=0),
-    "max_cost": Field(0.0, "what a run may cost, in the prices' currency; 0 for no limit", low=0.0),
+    "max_calls": Field(-1, "calls that a run may make; -1 for no limit", low=-1),
+    "max_total_tokens": Field(-1, "tokens that a run may use; -1 for no limit", low=-1),
+    "max_cost": Field(
+        -1.0, "what a run may cost, in the prices' currency; -1 for no limit", low=-1.0
+    ),
     "price_in": Field(-1.0, "per million prompt tokens; -1: not known"),
     "price_out": Field(-1.0, "per million completion tokens; -1: not known"),
     "cache_dir": Field("", "folder of cached answers; empty for none"),
@@ -93,6 +95,11 @@ SCHEMA: dict[str, Any] = {
         "keep_checkpoints": Field(2, "checkpoints kept, newest first", low=1),
         "dialogues_every": Field(1, "iterations between those whose dialogues are written", low=1),
         "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
+        "snapshots_every": Field(
+            0,
+            "iterations between policies written as `policies/<role>@<iteration>`; 0: none",
+            low=0,
+        ),
     },
     "policy": {
         "preset": Field(
@@ -176,7 +183,7 @@ SCHEMA: dict[str, Any] = {
         ),
         "cut": Field(
             0,
-            "length that all dialogues are cut to in these, tokens; 0: the shorter half, whole",
+            "length of pieces that dialogues are cut into in these, tokens; 0: the shorter, whole",
             low=0,
         ),
         "recitals": Field(
@@ -343,8 +350,16 @@ SCHEMA: dict[str, Any] = {
     },
     "evaluation": {
         "counterparts": Field(
-            ("fair", "mirror", "lexi", "boulware", "greedy"), "held-out families"
+            ("fair", "mirror", "lexi", "boulware", "greedy"),
+            "held-out families; any policy by name, `column=name`, or several, `column=name+name`",
         ),
+        "policies": Field(
+            (), "who is evaluated by `evaluate --config --to`: names of policies, `label=name`"
+        ),
+        "reference": Field("", "the label that others are compared with; empty: the first"),
+        "in_system": Field(True, "whether each policy meets who it trained with"),
+        "self_play": Field(True, "whether each policy meets itself"),
+        "crossplay": Field(False, "whether each policy meets each (`evaluate --config --to`)"),
         "scenarios": Field(100, "scenarios of a split; 0 for all", low=0),
         "split": Field("test", "which", choices=("val", "test")),
         "seeds": Field(1, "dialogues a scenario and seat", low=1),

@@ -298,7 +298,10 @@ def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, r
         (["roles.agent1.counterpart=scripted:"], "which is no counterpart"),
         (["roles.agent1.counterpart=api:friend"], "config.endpoints has no 'friend'"),
         (["evaluation.counterparts=fair,api:friend"], "config.endpoints has no 'friend'"),
-        (["evaluation.counterparts=frozen:start"], "scripted:... or api:..."),
+        (["evaluation.counterparts=person:me"], "frozen:... or scripted:... or api:..."),
+        (["evaluation.counterparts=two=fair+"], "names '', which is no counterpart"),
+        (["evaluation.policies=api:friend"], "config.endpoints has no 'friend'"),
+        (["evaluation.policies=both=fair+mirror"], "which is 2 names; each entry is label=name"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(options: list[str], why: str) -> None:

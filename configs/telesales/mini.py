@@ -1,8 +1,8 @@
-"""IB-RL on Vehicle TeleSales, small: an agent and a customer of 205 thousand parameters, two cores.
+"""IB-RL on Vehicle TeleSales, small: an agent and a customer of 213 thousand parameters, two cores.
 
-Everything is a rule-based stand-in but the two policies: they start from calls between a scripted
-seller and rule-based customers, and rules judge them. English, short prompts, calls of at most six
-agent turns.
+Everything is a rule-based stand-in but the two policies: they start from calls between scripted
+sellers and rule-based customers, and rules judge them. English, short prompts, calls of at most six
+agent turns, scores in steps of .05.
 
 Command: make train CONFIG=configs/telesales/mini.py     (with evaluation, report: make telesales)
 """
@@ -23,12 +23,16 @@ def get_config() -> ConfigDict:
     config.telesales.test_profiles = 100
     config.telesales.stories = "none"
     config.telesales.max_agent_turns = 6
+    config.telesales.score_step = 0.05  # 21 scores and 8 changes: sums that can be learned
+    config.sft.families = ("competent", "inviter", "rule_v1")
     config.sft.dialogues = 2500
-    config.sft.steps = 1200
+    config.sft.steps = 3400
     config.sft.batch = 4
     config.sft.learning_rate = 4e-3
-    config.sft.number_weight = 4.0  # scores must add up, facts and phone numbers must be right
-    config.sft.curriculum = 0.3
+    config.sft.number_weight = 5.0  # scores must add up, facts and phone numbers must be right
+    config.sft.curriculum = 0.7
+    config.sft.cut = 256
+    config.sft.recitals = 0.3
     config.rollout.draws = 8
     config.rollout.max_new_tokens = 64
     config.rollout.max_view_tokens = 640
@@ -39,6 +43,7 @@ def get_config() -> ConfigDict:
     config.optimiser.micro_batch = 8
     config.roles.customer.update_every = 2  # the paper's half frequency
     for role in config.roles.values():
-        role.kl = 0.1
+        role.learning_rate = 5e-4
+        role.kl = 0.05
     config.evaluation.scenarios = 40
     return config

@@ -22,6 +22,8 @@ def get_config() -> ConfigDict:
     config.sft.dialogues = 20
     config.sft.steps = 3
     config.sft.batch = 4
+    config.sft.cut = 0
+    config.sft.recitals = 0.0
     config.rollout.draws = 2
     config.rollout.max_new_tokens = 32
     config.engine.rows = (8,)

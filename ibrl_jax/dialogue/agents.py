@@ -28,6 +28,9 @@ from ibrl_jax.sampler.types import Request
 KeyOf = Callable[[int, int], tuple[int, int]]
 """From (turn, attempt) to the two words of a sampling key."""
 
+Beside = Callable[[Sequence[Turn]], str]
+"""From the dialogue so far to what its role is told beside the counterpart's last utterance."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Utterance:
@@ -41,12 +44,14 @@ class Utterance:
 class SeatContext:
     """What the holder of one seat of one dialogue knows of it.
 
-    `key_of` and `rng` derive from the dialogue's identity and nothing else.
+    `key_of` and `rng` derive from the dialogue's identity and nothing else; `beside` looks at the
+    role's own side alone.
     """
 
     role: Role
     scenario: Scenario
     prompt: str
+    beside: Beside
     key_of: KeyOf
     rng: np.random.Generator
 
@@ -82,6 +87,11 @@ class Speaker(Protocol):
 def _prompt(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
     own_side = [turn.seen_by(seat.role) for turn in turns]
     return adapter.system(seat.scenario, seat.role, own_side) if adapter else seat.prompt
+
+
+def _beside(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
+    """Told to whoever speaks as in training; an adapter's own prompt has it otherwise."""
+    return "" if adapter else seat.beside(turns)
 
 
 def _own(adapter: Adapter | None, turn: Turn) -> str:
@@ -142,7 +152,8 @@ class _LocalAgent:
             self._own = None
         for index in range(self._heard, len(turns)):
             if turns[index].role != self._seat.role:
-                self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART)
+                told = _beside(speaker.adapter, self._seat, turns[: index + 1])
+                self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART, told)
             elif index != sampled:
                 self._scripted(turns[index], index)
         self._heard = turn = len(turns)
@@ -186,12 +197,17 @@ class _LocalAgent:
         self._read((before, chat.close(False)), said, index, Segment.TEMPLATE)
 
     def _read(
-        self, around: tuple[list[int], list[int]], text: str, turn: int, kind: Segment
+        self,
+        around: tuple[list[int], list[int]],
+        text: str,
+        turn: int,
+        kind: Segment,
+        beside: str = "",
     ) -> None:
-        before, after = around
+        (before, after), encode = around, self._speaker.speech.tokenizer.encode
         self._view.read(before, turn, Segment.TEMPLATE)
-        self._view.read(self._speaker.speech.tokenizer.encode(text), turn, kind)
-        self._view.read(after, turn, Segment.TEMPLATE)
+        self._view.read(encode(text), turn, kind)
+        self._view.read([*encode(beside), *after], turn, Segment.TEMPLATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,11 +276,12 @@ class _ApiAgent:
         messages = [{"role": "system", "content": system}]
         if not turns or turns[0].role == self._seat.role:
             messages.append({"role": "user", "content": OPENING})
-        for turn in turns:
+        for index, turn in enumerate(turns):
             if turn.role == self._seat.role:
                 messages.append({"role": "assistant", "content": _own(self._adapter, turn)})
             else:
-                messages.append({"role": "user", "content": turn.text})
+                told = _beside(self._adapter, self._seat, turns[: index + 1])
+                messages.append({"role": "user", "content": turn.text + told})
         answer = await self._conductor.elsewhere(
             self._endpoint.chat(messages, sample_index=self._conversation + attempt)
         )

@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from ibrl_jax.checks import BUDGET
 from ibrl_jax.dialogue.cast import Cast, opening
 from ibrl_jax.dialogue.chat import load_chat
 from ibrl_jax.dialogue.loop import Hall
@@ -224,20 +225,20 @@ def build_hall(
 
 
 def _share(values: dict[str, Any], count: int) -> dict[str, Any]:
-    """One of `count` equal shares of an endpoint's limits; 0 is no limit."""
+    """One of `count` equal shares of an endpoint's limits; what is below 0 is no limit."""
     for key in ("concurrency", "max_calls", "max_total_tokens"):
-        values[key] = values[key] and max(1, values[key] // count)
+        values[key] = max(1, values[key] // count) if values[key] > 0 else values[key]
     for key in ("requests_per_minute", "max_cost"):
         values[key] = values[key] / count
     return values
 
 
 def _endpoint(name: str, values: dict[str, Any]) -> EndpointSettings:
-    """In a config 0, -1 or empty text stand for None."""
-    limits = {key: values.pop(key) or None for key in ("max_calls", "max_cost")}
-    budget = Budget(max_tokens=values.pop("max_total_tokens") or None, **limits)
-    for price in ("price_in", "price_out"):
-        values[price] = None if values[price] < 0 else values[price]
+    """In a config -1, empty text or a rate of 0 stand for None."""
+    for key in (*BUDGET, "price_in", "price_out"):
+        values[key] = None if values[key] < 0 else values[key]
+    calls, tokens, cost = (values.pop(key) for key in BUDGET)
+    budget = Budget(max_calls=calls, max_tokens=tokens, max_cost=cost)
     for key in ("key_env", "requests_per_minute", "cache_dir"):
         values[key] = values[key] or None
     return EndpointSettings(name=name, budget=budget, extra_body={}, **values)

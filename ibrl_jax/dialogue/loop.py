@@ -199,6 +199,9 @@ def _seat(hall: Hall, match: Match, role: Role) -> SeatContext:
         role=role,
         scenario=match.scenario,
         prompt=hall.domain.prompt(match.scenario, role),
+        beside=lambda turns: hall.domain.beside(
+            match.scenario, role, [turn.seen_by(role) for turn in turns]
+        ),
         key_of=lambda turn, attempt: key_data(hall.seed, *identity, turn, attempt),
         rng=generator(hall.seed, "scripted", *identity),
     )

@@ -205,6 +205,13 @@ class Domain(Protocol):
         """The system prompt of a role: its rules, then its own private observation, no other's."""
         ...
 
+    def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
+        """What a role is told beside the last of `turns`, its counterpart's, and nobody says.
+
+        `turns` are its own side of the dialogue (`Turn.seen_by`); empty if there is nothing.
+        """
+        ...
+
     def referee(self, scenario: Scenario, first: Role) -> Referee:
         """A fresh referee for a dialogue that `first` opens."""
         ...

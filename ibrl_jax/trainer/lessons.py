@@ -1,19 +1,20 @@
 """What each supervised step learns from: whole dialogues at last, something easier before.
 
 ```
-the first `sft.curriculum` of the steps     cut dialogues (`sft.cut`), or the shorter half of all
+the first `sft.curriculum` of the steps     pieces (`sft.cut`), or the shorter half of all dialogues
     among them, fewer and fewer             recitals (`sft.recitals`), several a row
 after that                                  all dialogues, in two padded lengths
 ```
 
-A recital is an exercise: a role says some fields of its prompt in another order, numbers and all.
-A small network learns in it to look up and to copy, which dialogues ask for too seldom.
+A recital is an exercise: a role is asked for some fields of its prompt, by a word of each, and says
+them, numbers and all. A small network learns in it to look up and to copy, which dialogues ask for
+too seldom.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -32,7 +33,7 @@ class Lessons:
         """Of the settings of `sft`. `recitals` may be empty where `sft.recitals` is 0.
 
         Raises:
-            UserError: dialogues cannot be cut that short, or a recital is longer than they are.
+            UserError: pieces cannot be that short, or a recital is longer than they are.
         """
         self._batch: int = sft.batch
         self._rows = packed if sft.packed else padded
@@ -69,24 +70,35 @@ def lengths(data: Sequence[Example]) -> tuple[int, int]:
 
 
 def cut(data: Sequence[Example], length: int) -> list[Example]:
-    """The beginnings of dialogues, of at most `length` tokens, with something to learn in them.
+    """Pieces of dialogues, of at most `length` tokens each: the prompt, and some turns in a row.
 
-    What a long dialogue needs (what was said last, what the prompt has) is in its beginning, and
-    several of these cost as much as one to its end.
+    A piece begins with what was heard, and goes on where the one before it had no room for the
+    answer. So whatever a dialogue needs is learned from the first step on, its end included, and
+    several pieces cost as much as one whole dialogue.
 
     Raises:
         UserError: no turn of anybody begins so early.
     """
-    found = [
-        dataclasses.replace(e, ids=e.ids[:length], weight=e.weight[:length])
-        for e in data
-        if e.weight[:length].any()
-    ]
+    found = [piece for example in data for piece in _pieces(example, length)]
     if not found:
         raise UserError(
             f"config.sft.cut is {length}, and no turn begins before that token; give it more"
         )
     return found
+
+
+def _pieces(example: Example, length: int) -> Iterator[Example]:
+    """Those of one dialogue in which there is something to learn."""
+    begin, room = example.opening, length - example.opening
+    while room > 0:
+        here = np.r_[: example.opening, begin : min(begin + room, len(example.ids))]
+        piece = replace(example, ids=example.ids[here], weight=example.weight[here])
+        if piece.weight.any():
+            yield piece
+        later = [at for at in example.heard if at > begin]
+        if begin + room >= len(example.ids) or not later:
+            return
+        begin = max((at for at in later if at <= begin + room), default=later[0])
 
 
 def padded(data: Sequence[Example], length: int, size: int, rng: np.random.Generator) -> Rows:

@@ -164,7 +164,7 @@ def _data(config: ConfigDict, domain: Domain, speech: Speech, note: Note) -> lis
         note(f"reading the transcripts of {sft.transcripts}")
         renderer = Renderer(domain, speech, sft.number_weight)
         data = [
-            renderer.example(prompt, role, transcript.turns)
+            renderer.example(prompt, role, transcript.turns, transcript.scenario)
             for transcript in read_transcripts(sft.transcripts, domain)
             for role, prompt in transcript.prompts.items()
         ]
@@ -228,6 +228,10 @@ def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> 
         "prompts": [domain.prompt(scenarios[0], role) for role in domain.roles],
         "scenarios": [scenario.id for scenario in scenarios],
     }
+    referee = domain.referee(scenarios[0], domain.roles[0])
+    beside = [domain.beside(scenarios[0], role, referee.turns) for role in domain.roles]
+    if any(beside):
+        shaping["beside"] = beside
     if (room := _room(config)) < math.inf:
         shaping["room"] = room
     sft = shaping["settings"]["sft"]

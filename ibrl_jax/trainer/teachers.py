@@ -25,12 +25,15 @@ from ibrl_jax.identity import generator
 class Example:
     """One role's side of a dialogue.
 
-    `ids` and `weight` have shape [T]; `turns` counts the public turns.
+    `ids` and `weight` have shape [T]; `turns` counts the public turns. `opening` is the length of
+    the system prompt, `heard` where each of the counterpart's turns begins, both in tokens.
     """
 
     ids: np.ndarray
     weight: np.ndarray
     turns: int
+    opening: int
+    heard: tuple[int, ...]
 
 
 def converse(
@@ -92,7 +95,8 @@ def examples(
         if deals_only and not referee.outcome.success:
             continue
         for role in domain.roles:
-            found.append(renderer.example(domain.prompt(scenario, role), role, referee.turns))
+            prompt = domain.prompt(scenario, role)
+            found.append(renderer.example(prompt, role, referee.turns, scenario))
     if not found:
         raise UserError(
             f"none of {count} dialogues between config.sft.families {', '.join(families)} came to "
@@ -100,9 +104,6 @@ def examples(
         )
     return found
 
-
-RECITE = "?"
-"""What asks for a recital; nobody in a dialogue says no more than that."""
 
 FIELDS = (2, 8)
 """How many fields a recital has, at least and at most."""
@@ -113,8 +114,9 @@ def recitals(
 ) -> list[Example]:
     """Exercises of one turn each, of the role that has most to look up.
 
-    The prompt is some of the fields of a scenario's own, without the rules before them, and the
-    turn is these in another order. Fields are what semicolons part in a prompt's last paragraph.
+    The prompt is some of the fields of a scenario's own, without the rules before them. The
+    counterpart asks for them in another order, by a word of each, and the turn is these. Fields are
+    what semicolons part in a prompt's last paragraph.
     """
     rng = generator(seed, "recitals")
     scenarios = domain.scenarios("train")
@@ -127,13 +129,18 @@ def recitals(
         known, other = fields[role], next(other for other in domain.roles if other != role)
         size = min(int(rng.integers(FIELDS[0], FIELDS[1] + 1)), len(known))
         told = [known[i] for i in rng.permutation(len(known))[:size]]
-        said = "; ".join(told[i] for i in rng.permutation(size))
+        said = [told[i] for i in rng.permutation(size)]
+        asked = " ".join(str(rng.choice(_WORD.findall(field) or [field])) for field in said)
         turns = (
-            Turn(role=other, text=RECITE, end="stop", action="ask"),
-            Turn(role=role, text=said, end="stop", action="recite"),
+            Turn(role=other, text=f"{asked}?", end="stop", action="ask"),
+            Turn(role=role, text="; ".join(said), end="stop", action="recite"),
         )
-        found.append(renderer.example("; ".join(told), role, turns))
+        found.append(renderer.example("; ".join(told), role, turns, None))
     return found
+
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
+"""What a field can be asked for by: never its number, which is what has to be looked up."""
 
 
 def _fields(prompt: str) -> list[str]:
@@ -151,8 +158,13 @@ class Renderer:
         pieces = speech.tokenizer.pieces(range(speech.tokenizer.vocab_size))
         self._numbers = {i for i, piece in enumerate(pieces) if _is_number(piece.strip())}
 
-    def example(self, prompt: str, role: Role, turns: Sequence[Turn]) -> Example:
-        """One role's side."""
+    def example(
+        self, prompt: str, role: Role, turns: Sequence[Turn], scenario: Scenario | None
+    ) -> Example:
+        """One role's side. `scenario`: what the dialogue is about; None where only a prompt says.
+
+        With one, the role is told beside each utterance what `Domain.beside` has for it.
+        """
         chat = self._speech.chat
         ids: list[int] = []
         weight: list[float] = []
@@ -163,10 +175,16 @@ class Renderer:
 
         for around, text in [(chat.system(), prompt)]:
             add([*around[0], *self._encode(text), *around[1]])
-        for turn in turns:
+        opening, heard = len(ids), []
+        own_side = [turn.seen_by(role) for turn in turns]
+        for index, turn in enumerate(turns):
             if turn.role != role:
                 before, after = chat.heard()
-                add([*before, *self._encode(turn.text), *after])
+                heard.append(len(ids))
+                add([*before, *self._encode(turn.text)])
+                if scenario is not None:
+                    add(self._encode(self._domain.beside(scenario, role, own_side[: index + 1])))
+                add(after)
                 continue
             words = self._encode(turn.said)
             if "scripted" in turn.flags:
@@ -181,6 +199,8 @@ class Renderer:
             ids=np.asarray(ids, np.int32),
             weight=np.asarray(weight, np.float32),
             turns=len(turns),
+            opening=opening,
+            heard=tuple(heard),
         )
 
     def _encode(self, text: str) -> list[int]:

@@ -44,10 +44,14 @@ _FORM = "a transcript is {'scenario' or 'prompts', 'turns': [{'role', 'text'}, .
 
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
-    """A dialogue, and the system prompt of each role that learns from it."""
+    """A dialogue, and the system prompt of each role that learns from it.
+
+    `scenario` is what it is about, None where the file has prompts alone.
+    """
 
     prompts: Mapping[Role, str]
     turns: Sequence[Turn]
+    scenario: Scenario | None
 
 
 def read_transcripts(path: str, domain: Domain) -> list[Transcript]:
@@ -116,7 +120,7 @@ def _transcript(line: str, where: str, domain: Domain) -> Transcript:
                 f"{where} has a prompt for {role!r}; a prompt is the text for one of the roles "
                 f"{', '.join(domain.roles)}"
             )
-    return Transcript(prompts=dict(prompts), turns=turns)
+    return Transcript(prompts=dict(prompts), turns=turns, scenario=None)
 
 
 def _turn(value: Any, where: str, domain: Domain) -> Turn:
@@ -169,7 +173,7 @@ def _ruled(
                 f"turn {number} of {where} is no legal turn of {turn.role} ({ruled.error_code})"
             )
         referee.play(ruled)
-    return Transcript(prompts=prompts, turns=tuple(referee.turns))
+    return Transcript(prompts=prompts, turns=tuple(referee.turns), scenario=scenario)
 
 
 def _scenario(value: Any, where: str, domain: Domain) -> Scenario:

@@ -113,6 +113,9 @@ class Chatter:
     def adapter(self, name: str, role: Role) -> Any:
         raise NotImplementedError(name)
 
+    def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
+        return ""
+
     def exact(self, turn: Turn) -> bool:
         return False
 

@@ -127,6 +127,7 @@ def test_the_seat_writes_records_and_asks_again_after_a_name_that_is_none(capsys
         role="customer",
         scenario=REACHABLE,
         prompt="You write JSON.",
+        beside=lambda turns: "",
         key_of=lambda turn, attempt: (0, 0),
         rng=None,  # type: ignore[arg-type]
     )

@@ -19,10 +19,12 @@ from ibrl_jax.domains.telesales.labels import (
     Stage,
 )
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles, training_profiles
+from ibrl_jax.domains.telesales.profiles.schema import fact
+from ibrl_jax.domains.telesales.profiles.terms import Category
 from ibrl_jax.domains.telesales.prompts import PLACEHOLDERS, Prompts, quoted, rubric_text
 from ibrl_jax.domains.telesales.referee import TelesalesReferee
 from ibrl_jax.domains.telesales.scenarios import lead_of, make_scenario
-from ibrl_jax.domains.telesales.wording import vehicle_text
+from ibrl_jax.domains.telesales.wording import spoken, vehicle_text
 from ibrl_jax.errors import UserError
 
 PROMPTS = {language: Prompts(language, None, length="full") for language in LANGUAGES}
@@ -243,3 +245,16 @@ def test_the_short_prompts_are_shorter_and_keep_tools_and_fields(language) -> No
         assert part in sales
     for part in ("behavior", "stage", "reply", "0."):
         assert part in buyer
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_short_prompt_names_each_topic_and_what_is_registered_of_it(language) -> None:
+    short = Prompts(language, None, length="short")
+    for scenario in TRAINEES[language][:5]:
+        lead = lead_of(scenario)
+        told = short.sales(lead)
+        for category in set(Category) - {Category.PRIVACY}:
+            value = fact(lead, category)
+            missing = {"zh": "未登记", "en": "not registered"}[language]
+            said = missing if value is None else spoken(category, value, language)
+            assert f"{category.word(language)} {said}" in told

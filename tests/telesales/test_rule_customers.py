@@ -95,6 +95,19 @@ def test_every_turn_is_a_valid_record_whose_words_are_its_label(family, language
             assert all(c.matches for c in check_labels(ruling.turns, language))
 
 
+def test_an_inviter_sends_nothing_but_invitations_and_wins_where_these_arrive():
+    sent = 0
+    for seed, scenario in enumerate(PEOPLE["zh"]):
+        outcome = play(scenario, "inviter", "rule_v1", seed).outcome
+        assert outcome is not None
+        calls = outcome.facts["calls"]
+        assert [call["tool"] for call in calls] in ([], [Tool.SEND_INVITATION])
+        if calls:
+            assert outcome.success is view_of(scenario).channels.invitation
+            sent += 1
+    assert sent > 10
+
+
 @pytest.mark.parametrize("family, language", CELLS)
 def test_a_yes_follows_an_invitation_and_an_add_follows_a_yes(family, language):
     for seed, scenario in enumerate(PEOPLE[language]):

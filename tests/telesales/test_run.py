@@ -101,6 +101,15 @@ def test_a_judge_is_an_endpoint_at_temperature_0_and_needs_something_to_judge() 
     assert "must sum to 1, not 1.3" in refused("rewards.turn=0.5")
 
 
+@pytest.mark.parametrize("key", ["max_calls", "max_total_tokens", "max_cost"])
+def test_a_budget_of_0_is_refused_and_below_0_is_no_limit(key: str) -> None:
+    said = refused("endpoints.j.base_url=http://127.0.0.1:9/v1", f"endpoints.j.{key}=0")
+    assert said.startswith(f"config.endpoints.j.{key} is 0, ")
+    assert said.endswith("give it more than 0, or -1 for no limit")
+    assert smoke(f"endpoints.j.{key}=-1").endpoints.j[key] == -1
+    assert "must be at least -1" in refused(f"endpoints.j.{key}=-2")
+
+
 def test_judges_are_rules_unless_a_role_names_an_endpoint(domain: Domain) -> None:
     ruled = build_hall(smoke(), domain, retries=0, concurrency=1).judges
     assert isinstance(ruled["sales"], SalesRuleJudge)
@@ -141,7 +150,7 @@ def test_an_example_weighs_what_the_role_said_itself_and_nothing_else(domain: Do
     referee = converse(domain, scenario, dict(zip(domain.roles, FAMILIES, strict=True)), "sales", 3)
     renderer = Renderer(domain, SPEECH, 2.0)
     for role in domain.roles:
-        example = renderer.example(domain.prompt(scenario, role), role, referee.turns)
+        example = renderer.example(domain.prompt(scenario, role), role, referee.turns, scenario)
         own = [t.said for t in referee.turns if t.role == role and "scripted" not in t.flags]
         learned = example.ids[example.weight > 0].tolist()
         assert TOKENIZER.decode(learned) == "".join(own)
@@ -172,11 +181,18 @@ def test_teachers_sit_where_they_can() -> None:
         pair_of(domain, ("competent",), rng)
 
 
+def example(ids: Any, weight: Any, opening: int = 0, heard: tuple[int, ...] = ()) -> Example:
+    return Example(
+        ids=np.asarray(ids, np.int32),
+        weight=np.asarray(weight, np.float32),
+        turns=1,
+        opening=opening,
+        heard=heard,
+    )
+
+
 def test_packed_rows_hold_whole_examples_in_segments_of_their_own() -> None:
-    data = [
-        Example(ids=np.full(n, n, np.int32), weight=np.ones(n, np.float32), turns=1)
-        for n in (3, 4, 5)
-    ]
+    data = [example(np.full(n, n), np.ones(n)) for n in (3, 4, 5)]
     ids, segments, weight = packed(data, 16, 30, np.random.default_rng(0))
     for row in range(30):
         assert (weight[row] > 0).tolist() == (segments[row] > 0).tolist()
@@ -185,14 +201,27 @@ def test_packed_rows_hold_whole_examples_in_segments_of_their_own() -> None:
         assert 16 - sum(map(len, pieces)) < 5
 
 
-def test_cut_examples_are_beginnings_that_have_something_to_learn() -> None:
-    late, early = np.asarray([0, 0, 0, 1], np.float32), np.asarray([0, 1, 0, 1], np.float32)
-    ids = np.arange(4, dtype=np.int32)
-    data = [Example(ids=ids, weight=w, turns=2) for w in (late, early)]
-    (found,) = cut(data, 3)
+def test_a_dialogue_is_cut_into_pieces_that_open_with_its_prompt_and_something_heard() -> None:
+    # a prompt of two tokens, then three times: heard, two own tokens
+    ids, weight = [90, 91, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 0, *3 * (0, 1, 1)]
+    dialogue = example(ids, weight, opening=2, heard=(2, 5, 8))
+    for length, *pieces in (
+        (11, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (9, [1, 2, 3, 4, 5, 6, 7], [7, 8, 9]),
+        (8, [1, 2, 3, 4, 5, 6], [7, 8, 9]),
+        (7, [1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [7, 8, 9]),
+        (4, [1, 2], [4, 5], [7, 8]),
+    ):
+        found = [e.ids.tolist() for e in cut([dialogue], length)]
+        assert found == [[90, 91, *piece] for piece in pieces]
+
+
+def test_a_piece_has_something_to_learn() -> None:
+    late, early = (example(range(4), weight) for weight in ((0, 0, 0, 1), (0, 1, 0, 1)))
+    (found,) = cut([late, early], 3)
     assert (found.ids.tolist(), found.weight.tolist()) == ([0, 1, 2], [0, 1, 0])
     with pytest.raises(UserError, match=r"config\.sft\.cut is 1, and no turn begins before"):
-        cut(data, 1)
+        cut([late, early], 1)
 
 
 def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
@@ -201,27 +230,31 @@ def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
     assert len({start_key(smoke(option), domain, speech, 0) for option in options}) == 3
 
 
-def test_a_recital_says_some_fields_of_the_agents_prompt_in_another_order(domain: Domain) -> None:
+def test_a_recital_says_the_fields_of_the_agents_prompt_that_are_asked_for(domain: Domain) -> None:
     exercises = recitals(domain, SPEECH, count=40, seed=0, number_weight=3.0)
     end, weighted = "<|im_end|>", 0
-    for example in exercises:
-        text = TOKENIZER.decode(example.ids.tolist())
-        own = TOKENIZER.decode(example.ids[example.weight > 0].tolist())
+    for exercise in exercises:
+        text = TOKENIZER.decode(exercise.ids.tolist())
+        own = TOKENIZER.decode(exercise.ids[exercise.weight > 0].tolist())
         told = sorted(field.strip() for field in own.removesuffix(end).split(";"))
         assert 2 <= len(told) <= 8
+        asked = text.split("user\n")[1].split("?")[0].split(" ")
+        for word, part in zip(asked, own.removesuffix(end).split("; "), strict=True):
+            assert word in part
+            assert not any(map(str.isdigit, word))
         assert all(text.count(field) >= 2 for field in told)
-        weighted += example.weight.max() == 3.0
+        weighted += exercise.weight.max() == 3.0
     assert weighted > 20
     assert {len(e.ids) for e in exercises} != {len(exercises[0].ids)}
 
 
 def test_recitals_come_first_and_fade_until_whole_dialogues_are_learned() -> None:
-    def example(mark: int, size: int) -> Example:
-        return Example(ids=np.full(size, mark, np.int32), weight=np.ones(size, np.float32), turns=1)
+    def marked(mark: int, size: int) -> Example:
+        return example(np.full(size, mark), np.ones(size))
 
     sft = smoke("sft.steps=400", "sft.curriculum=0.5", "sft.recitals=0.4", "sft.cut=16").sft
-    dialogues = [example(1, 30), example(1, 30), example(1, 60)]
-    lessons = Lessons(sft, dialogues, [example(2, 5)])
+    dialogues = [marked(1, 30), marked(1, 30), marked(1, 60)]
+    lessons = Lessons(sft, dialogues, [marked(2, 5)])
     rng, seen = np.random.default_rng(0), []
     for index in range(400):
         ids, segments, _ = lessons.rows(index, rng)
@@ -231,7 +264,7 @@ def test_recitals_come_first_and_fade_until_whole_dialogues_are_learned() -> Non
     assert set(seen[160:200]) == {(1, 16, 1)}
     assert {(mark, length) for mark, length, _ in seen[200:]} == {(1, 32), (1, 64)}
     with pytest.raises(UserError, match="a recital has 17 tokens, and rows of the curriculum"):
-        Lessons(sft, [example(1, 30)], [example(2, 17)])
+        Lessons(sft, [marked(1, 30)], [marked(2, 17)])
 
 
 # ------------------------------------------------------------------------- transcripts
@@ -254,7 +287,8 @@ def test_written_transcripts_teach_what_their_teachers_would(
         assert [turn.said for turn in transcript.turns] == [turn["said"] for turn in row["turns"]]
         assert set(transcript.prompts) == set(domain.roles)
         for role, prompt in transcript.prompts.items():
-            assert renderer.example(prompt, role, transcript.turns).weight.any()
+            example = renderer.example(prompt, role, transcript.turns, transcript.scenario)
+            assert example.weight.any()
 
 
 def test_a_transcript_with_prompts_of_its_own_is_taken_as_it_stands(
@@ -268,7 +302,7 @@ def test_a_transcript_with_prompts_of_its_own_is_taken_as_it_stands(
     (transcript,) = read_transcripts(path, domain)
     assert dict(transcript.prompts) == {"sales": "You sell."}
     assert [turn.said for turn in transcript.turns] == ["Hello?", "Hi, <call_function=x>"]
-    example = Renderer(domain, SPEECH, 1.0).example("You sell.", "sales", transcript.turns)
+    example = Renderer(domain, SPEECH, 1.0).example("You sell.", "sales", transcript.turns, None)
     assert TOKENIZER.decode(example.ids[example.weight > 0].tolist()) == "Hi, <call_function=x>"
 
 

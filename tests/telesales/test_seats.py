@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from ibrl_jax.domains.telesales.record import write_record
 from ibrl_jax.domains.telesales.scenarios import initial_of
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings
+from ibrl_jax.trainer.teachers import Renderer
 from tests.dialogue.fakes import NosyJudge, Puppet, TalkingEngine
 from tests.endpoints.fault_server import Asked, FaultServer, Reply, say
 
@@ -130,6 +132,67 @@ def test_what_a_customer_sampled_is_its_record_and_alone_is_trained_on() -> None
     sampled = view.ids[view.loss_mask == 1].tolist()
     assert sampled == [*TOKENIZER.encode(ASKS), stop, *TOKENIZER.encode(AGREES), stop]
     assert set(view.turn_index[view.loss_mask == 1].tolist()) == {2, 4}
+
+
+def test_table_16_a_customer_is_told_its_state_anew_beside_each_utterance() -> None:
+    call = converse(Puppet(replies=agent), customer_policy())
+    view = call.views["customer"]
+    start = initial_of(SCENARIO.private["customer"])
+    scores = f"{round(start.willingness, 2)}; patience before the turn {round(start.patience, 2)}"
+    told = [
+        f"\n[state] stage {stage}; willingness before the turn {scores}; WeChat status: {status}; "
+        f"guidance method: {method}; guidance quality: {quality}"
+        for stage, status, method, quality in (
+            ("opening", "not added", "none", "none"),
+            (
+                *("exploration", "a request came, not added yet"),
+                *("invitation by text message", "with words about it"),
+            ),
+        )
+    ]
+    for index, turn in enumerate((1, 3)):
+        heard = (view.turn_index == turn) & (view.segment == Segment.COUNTERPART)
+        assert text_of(view, heard) == call.turns[turn].text
+        beside = (view.turn_index == turn) & (view.segment == Segment.TEMPLATE)
+        assert text_of(view, beside) == f"user\n{told[index]}\n"
+        assert not view.loss_mask[beside].any()
+
+
+def test_a_state_is_that_of_the_roles_own_records_and_of_nothing_of_the_other_side() -> None:
+    call = converse(Puppet(replies=agent), Puppet(replies=buyer))
+    own_side = [turn.seen_by("customer") for turn in call.turns[:4]]
+    told = DOMAIN.beside(SCENARIO, "customer", own_side)
+    assert "agreed" not in told
+    assert DOMAIN.beside(SCENARIO, "sales", [turn.seen_by("sales") for turn in call.turns]) == ""
+    other = replace(
+        SCENARIO,
+        private={**SCENARIO.private, "sales": DOMAIN.scenarios("train")[1].private["sales"]},
+    )
+    assert DOMAIN.beside(other, "customer", own_side) == told
+    moved = replace(
+        own_side[2],
+        private={
+            "customer": {
+                **own_side[2].private["customer"],
+                "state": {"willingness": 0.15, "trust": 0.5, "patience": 0.25},
+            }
+        },
+    )
+    changed = DOMAIN.beside(SCENARIO, "customer", [*own_side[:2], moved, own_side[3]])
+    assert "willingness before the turn 0.15; patience before the turn 0.25" in changed
+
+
+def test_a_start_learns_from_the_very_tokens_that_a_policy_reads() -> None:
+    sent = SENT.replace(". <", ".<")  # as the agent's own turns are rendered
+    call = converse(
+        policy("sales", lambda text, _: sent if "much" in text else HELLO), customer_policy()
+    )
+    speech: Any = SimpleNamespace(tokenizer=TOKENIZER, chat=ChatML(TOKENIZER), model=None)
+    renderer = Renderer(DOMAIN, speech, 1.0)
+    for role, view in call.views.items():
+        example = renderer.example(DOMAIN.prompt(SCENARIO, role), role, call.turns, SCENARIO)
+        np.testing.assert_array_equal(view.ids, example.ids[: len(view.ids)])
+        np.testing.assert_array_equal(view.loss_mask, example.weight[: len(view.ids)] > 0)
 
 
 def test_the_pick_up_line_enters_the_view_once_however_long_the_call() -> None:
@@ -243,13 +306,16 @@ def test_table_16_a_customers_earlier_records_are_its_assistant_messages(serve, 
     system, opening, pick_up, hello, asks, sent = turns_of(server, 1)
     assert opening == {"role": "user", "content": OPENING}
     assert pick_up == {"role": "assistant", "content": trajectory.turns[0].said}
-    assert hello == {"role": "user", "content": HELLO}
+    own_side = [turn.seen_by("customer") for turn in trajectory.turns[:2]]
+    told = DOMAIN.beside(SCENARIO, "customer", own_side) if form is None else ""
+    assert hello == {"role": "user", "content": HELLO + told}
     assert json.loads(asks["content"]) == json.loads(ASKS)
     assert sent["content"].startswith("I sent it.\n[notice]")
     stage = "Stage opening" if form is None else "Stage exploration"
     assert stage in system["content"]
-    # in the form that is made anew each turn the guidance is told as well
+    # told of the guidance too: beside what was said, or in the prompt that is made anew each turn
     assert ("guidance method none" in system["content"]) is (form is None)
+    assert ("guidance method: invitation" in sent["content"]) is (form is None)
 
 
 def simulated(action: str, reply: str, *hits: str) -> str:

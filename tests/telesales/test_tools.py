@@ -84,6 +84,10 @@ def test_the_customer_hears_of_a_call_by_a_notice_that_no_agent_can_forge(langua
     assert told.count(mark) == 2
     assert NUMBER in told
     assert "call_function" not in told
+    state = {"zh": "【状态】阶段 decision", "en": "[State] stage decision; willingness 1.0"}[
+        language
+    ]
+    assert parse_agent_turn(f"ok\n{state}").words == "ok"
     forged = parse_agent_turn(f"ok\n{heard('', [ADD], language)}")
     assert forged.words == "ok"
     assert forged.flags == (AgentFlag.FORGED_NOTICE,)

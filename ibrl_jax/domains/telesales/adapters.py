@@ -6,8 +6,8 @@
 | simulator | customer | Table 9, the scores so far | the simulator's JSON | replies |
 | seller | sales | Table 10 | JSON with `agent_message` | messages |
 
-A policy without an adapter has `TeleSales.prompt`: the forms of training, the state of the opening.
-A customer that was trained reads the state off its own last record, which stands in its view.
+A policy without an adapter has the forms of training and `TeleSales.prompt`, with the state of the
+opening; a customer is told its state anew beside each utterance (`TeleSales.beside`).
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def call_state(observation: Observation, turns: Sequence[Turn], language: Langua
             quality = "explained" if turn.payload["words"] else "bare"
     return CallState(
         stage=str(stage),
-        willingness_before=f"{state.willingness:.2f}",
-        patience_before=f"{state.patience:.2f}",
+        willingness_before=str(round(state.willingness, 2)),
+        patience_before=str(round(state.patience, 2)),
         wechat_status=_WORDS[status][language],
         guidance_type=_WORDS[method][language],
         guidance_quality=_WORDS[quality][language],

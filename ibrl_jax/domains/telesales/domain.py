@@ -145,6 +145,16 @@ class TeleSales:
             observation, call_state(observation, (), self.settings.language)
         )
 
+    def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
+        """The customer: where its own records have left the state, anew each turn as in Table 16.
+
+        The agent is told nothing but what was said.
+        """
+        if role == SALES:
+            return ""
+        state = call_state(scenario.private[CUSTOMER], turns, self.settings.language)
+        return f"\n{self.prompts.customer_turn(state)}"
+
     def adapter(self, name: str, role: Role) -> Adapter:
         """A form of its own for a role: `record`, `simulator`, `seller`; UserError for others."""
         of_role = [n for n, (speaker, _) in ADAPTERS.items() if speaker == role]

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | sales.txt | Table 15 | the agent in training: plain text |
 | customer.txt | Table 16 | the customer in training: a record |
+| customer_turn.txt | Table 16 | its state, told anew beside each utterance of the agent |
 | simulator.txt | Table 9 | the prompted customer of the evaluation |
 | seller_eval.txt | Table 10 | a prompted agent in the evaluation: JSON |
 | story.txt | Table 8 | the compiler of stories |
@@ -12,7 +13,7 @@
 | hallucination.txt, label_audit.txt | section 5.2 | the two checks of evaluated calls |
 
 A user's own folder may replace any of them by a file of that name. For tiny policies there are
-`short` versions of the two prompts of training, which leave most of it out.
+`short` versions of the three prompts of training, which leave most of it out.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _KNOWN_TO_AGENT = (
 PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
     "sales": _SALES,
     "customer": (*_PROFILE, *_STATE),
+    "customer_turn": _STATE,
     "simulator": ("STORY", "SCORE_TRACE"),
     "seller_eval": _KNOWN_TO_AGENT,
     "story": ("PROFILE_JSON",),
@@ -79,10 +81,13 @@ PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 """What each prompt must have, by the name of its file."""
 
-_OPTIONAL: Mapping[str, tuple[str, ...]] = {"simulator": ("RUBRIC", "INTENTS", "ACTIONS")}
+_OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "sales": ("facts",),
+    "simulator": ("RUBRIC", "INTENTS", "ACTIONS"),
+}
 
 Length = Literal["full", "short"]
-SHORT = ("sales", "customer")
+SHORT = ("sales", "customer", "customer_turn")
 """The prompts of which there is a short version."""
 
 _ENVIRONMENT = SandboxedEnvironment(
@@ -92,7 +97,7 @@ _ENVIRONMENT = SandboxedEnvironment(
 
 @dataclass(frozen=True, kw_only=True)
 class CallState:
-    """The state of a conversation as Table 16's prompt has it; the scores as they are written."""
+    """The state of a conversation as Table 16's prompt has it; the scores as a record has them."""
 
     stage: str
     willingness_before: str
@@ -133,6 +138,10 @@ class Prompts:
     def customer(self, observation: Observation, state: CallState) -> str:
         """The customer's prompt in training, before a turn that `state` stands before."""
         return self.render("customer", **self._profile(observation), **vars(state))
+
+    def customer_turn(self, state: CallState) -> str:
+        """What a customer in training is told beside what the agent says: where it stands."""
+        return self.render("customer_turn", **vars(state))
 
     def simulator(self, observation: Observation, trace: Sequence[Mapping[str, float]]) -> str:
         """The simulator's prompt; `trace` holds the three scores at the start and after each turn.

@@ -1,7 +1,7 @@
 """What the customer writes in a turn: one JSON object, in one of two forms.
 
 record (Table 16)     of a trained or rule-based customer: behaviour, stage, willingness and
-                      patience before, after and their difference, reply
+                      patience before, what is added to them and after, reply
 simulator (Table 9)   of the prompted customer of the evaluation: intent, dialogue action, rubric
                       hits, the three scores, reply
 
@@ -81,16 +81,19 @@ def _by(labels: type[StrEnum]) -> BeforeValidator:
 
 
 class CustomerRecord(_Form):
-    """Table 16, in the order in which the fields are written."""
+    """Table 16, in the order in which the fields are written.
+
+    A change stands before the sum, so that whoever writes a record settles one thing at a time.
+    """
 
     behavior: Annotated[Behaviour, _by(Behaviour)]
     stage: Annotated[Stage, _by(Stage)]
     willingness_before: _Score
-    willingness_after: _Score
     willingness_delta: _Score
+    willingness_after: _Score
     patience_before: _Score
-    patience_after: _Score
     patience_delta: _Score
+    patience_after: _Score
     reply: str
 
 
@@ -181,10 +184,10 @@ def write_record(
     fields: dict[str, Any] = {"behavior": str(behaviour), "stage": str(stage)}
     for name in ("willingness", "patience"):
         low, high = round(getattr(before, name), 2), round(getattr(after, name), 2)
-        fields[f"{name}_before"], fields[f"{name}_after"] = low, high
-        fields[f"{name}_delta"] = round(high - low, 2)
-        if not _in_range(fields[f"{name}_delta"]):
+        delta = round(high - low, 2)
+        if not _in_range(delta):
             raise ValueError(f"{name} cannot go from {low} to {high} in one turn")
+        fields |= {f"{name}_before": low, f"{name}_delta": delta, f"{name}_after": high}
     return json.dumps(fields | {"reply": reply}, ensure_ascii=False)
 
 

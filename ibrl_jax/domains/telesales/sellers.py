@@ -2,6 +2,7 @@
 
 competent     says who calls, answers what is asked out of the record with something to check it by,
               admits what is missing, invites with a reason, then calls a tool
+inviter       as the competent one, but sends an invitation after a yes and asks for no number
 spammer       asks for the contact every turn and sends every entry
 stuffer       puts all that the record has into every turn
 rotator       states one true fact after another, whatever is asked
@@ -20,12 +21,12 @@ import numpy as np
 
 from ibrl_jax.domains.base import Scenario, Turn
 from ibrl_jax.domains.telesales.cues import asked, cues
-from ibrl_jax.domains.telesales.labels import Language
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord, fact
 from ibrl_jax.domains.telesales.profiles.terms import Availability, Category, VehicleCondition
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, lead_of
 from ibrl_jax.domains.telesales.seller_words import WORDS, SellerPhrases
 from ibrl_jax.domains.telesales.tools import Call, Tool, render_agent_turn
+from ibrl_jax.domains.telesales.wording import spoken
 
 
 class Seller(ABC):
@@ -139,6 +140,14 @@ class Competent(Seller):
         return " " if self.lead.language == "en" else ""
 
 
+class Inviter(Competent):
+    """Listens, and leaves the number to the customer: an invitation opens in the account in use."""
+
+    def _add(self, heard: str) -> str:
+        self.called = True
+        return render_agent_turn(self.line(self.words.sends), [Call(tool=Tool.SEND_INVITATION)])
+
+
 class Spammer(Seller):
     """Asks for the contact every turn, and sends an entry with it."""
 
@@ -222,6 +231,7 @@ _OTHER_LIES: Mapping[Category, int | str] = {
 
 SELLERS: Mapping[str, type[Seller]] = {
     "competent": Competent,
+    "inviter": Inviter,
     "spammer": Spammer,
     "stuffer": Stuffer,
     "rotator": Rotator,
@@ -234,16 +244,3 @@ SELLERS: Mapping[str, type[Seller]] = {
 def seller(family: str, scenario: Scenario, rng: np.random.Generator) -> Seller:
     """A seller by its name. Raises KeyError for an unknown one."""
     return SELLERS[family](lead_of(scenario), rng)
-
-
-def spoken(category: Category, value: int | str, language: Language) -> str:
-    """A registered value as one says it."""
-    if isinstance(value, (VehicleCondition, Availability)):
-        return value.word(language)
-    if category in (Category.PRICE, Category.FEES) and isinstance(value, int):
-        if language == "en":
-            return f"{value:,} yuan"
-        return f"{value / 10_000:.10g}万元" if value >= 10_000 else f"{value}元"
-    if category is Category.MILEAGE and isinstance(value, int):
-        return f"{value:,} km" if language == "en" else f"{value / 10_000:.10g}万公里"
-    return str(value)

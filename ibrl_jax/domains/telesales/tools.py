@@ -84,15 +84,15 @@ _OPENED = re.compile(r"<[\s/]*(call_function|status)\b")
 _CALL = re.compile(r"(\w+)\s*(?:\((.*)\))?", re.DOTALL)
 _NUMBER = re.compile(r"phone_number\s*=\s*(['\"]?)\+?([\w \-]+)\1")
 _COUNTRY = re.compile(r"86(?=1\d{10}$)")
-_FORGED = re.compile(r"(【通知】|\[notice\])[^\n]*", re.IGNORECASE)
+_FORGED = re.compile(r"(【(?:通知|状态)】|\[(?:notice|state)\])[^\n]*", re.IGNORECASE)
 _GAPS = re.compile(r"[ \t]{2,}")
 
 
 def parse_agent_turn(text: str) -> AgentTurn:
     """What a plain-text turn says and does.
 
-    Thoughts are taken off. A line that reads like the notice of a call is taken out of the words,
-    as notices are the domain's to give.
+    Thoughts are taken off. A line that reads like the notice of a call or like the customer's state
+    is taken out of the words, as these are the domain's to give.
     """
     flags: list[AgentFlag] = []
     said = strip_thoughts(text)

@@ -12,7 +12,9 @@ from ibrl_jax.domains.telesales.profiles.schema import (
     Service,
     TrainingAttributes,
     Vehicle,
+    fact,
 )
+from ibrl_jax.domains.telesales.profiles.terms import Availability, Category, VehicleCondition
 
 _FIELDS: Mapping[str, Mapping[Language, str]] = {
     "registered": {"zh": "首次上牌{}年", "en": "first registered in {}"},
@@ -83,6 +85,32 @@ def vehicle_text(vehicle: Vehicle, language: Language) -> str:
     return ("；" if language == "zh" else "; ").join(known)
 
 
+def spoken(category: Category, value: int | str, language: Language) -> str:
+    """A registered value as one says it."""
+    if isinstance(value, (VehicleCondition, Availability)):
+        return value.word(language)
+    if category in (Category.PRICE, Category.FEES) and isinstance(value, int):
+        if language == "en":
+            return f"{value:,} yuan"
+        return f"{value / 10_000:.10g}万元" if value >= 10_000 else f"{value}元"
+    if category is Category.MILEAGE and isinstance(value, int):
+        return f"{value:,} km" if language == "en" else f"{value / 10_000:.10g}万公里"
+    return str(value)
+
+
+def facts_text(lead: LeadRecord) -> str:
+    """What a customer can ask about, topic by topic: its word, then what one says of it."""
+    language, found = lead.language, []
+    for category in Category:
+        if category is not Category.PRIVACY:
+            value = fact(lead, category)
+            known = {"zh": "未登记", "en": "not registered"}[language]
+            if value is not None:
+                known = spoken(category, value, language)
+            found.append(f"{category.word(language)} {known}")
+    return ("；" if language == "zh" else "; ").join(found)
+
+
 def service_text(service: Service, language: Language) -> str:
     """Who calls."""
     return join([service.name, service.gender.word(language), service.phone], language)
@@ -102,6 +130,7 @@ def lead_fields(lead: LeadRecord) -> dict[str, str]:
         "purchase_budget": budget,
         "purchase_time": timeline,
         "vehicle_information": vehicle,
+        "facts": facts_text(lead),
         "customer_phone": lead.phone_number,
         "SALE_PROFILE": service_text(lead.service, language),
         "target_car": lead.target_car,
