@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 N ?= 100000
-SEEDS ?= 0,1,2
 JOBS ?= 2
+SCALE ?= mini
 
 PY := .venv/bin/python
 RUN_READY := .venv/.ready-run
@@ -14,6 +14,8 @@ PARITY_READY := .venv-parity/.ready
 BENCH_READY := .venv-bench/.ready
 DISPOSABLE := .venv .venv-parity .venv-bench .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
 FLOORS := $(PY) .venv/bin/lint-imports --no-logo
+# A table or figure of the paper: experiments/<the job's name>.py says what it is.
+STUDY = $(PY) -m ibrl_jax.study --study=$@ --scale="$(SCALE)" $(if $(SEEDS),--seeds="$(SEEDS)") --jobs="$(JOBS)" $(ARGS)
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -23,7 +25,8 @@ endif
 
 .PHONY: help quickstart test test-slow train sft evaluate report play export audit resume-check fuzz lint format \
 	tensorboard human-corpus tokenizer models memory multihost parity parity-real bench bench-gpu \
-	endpoint-check human-validation telesales transcripts seeds profile profiles table5 table6 table7 clean
+	endpoint-check human-validation telesales transcripts seeds profile profiles table1 table2 table3 table4 \
+	table5 table6 table7 table13 fig3 fig4 fig5 fig6 paper-check mismatch exploit evaluate-any crossplay clean
 
 help: ## list the jobs (what a bare `make` does)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -38,7 +41,7 @@ train: need-CONFIG $(RUN_READY) ## train by a config: CONFIG=configs/dond/mini.p
 	@$(PY) -m ibrl_jax.train --config="$(CONFIG)" $(ARGS)
 
 seeds: need-CONFIG $(RUN_READY) ## the same config on several seeds, side by side: CONFIG= [SEEDS=0,1,2 JOBS=2 ARGS=]
-	@$(PY) -m ibrl_jax.many --config="$(CONFIG)" --seeds="$(SEEDS)" --jobs="$(JOBS)" $(ARGS)
+	@$(PY) -m ibrl_jax.many --config="$(CONFIG)" --seeds="$(or $(SEEDS),0,1,2)" --jobs="$(JOBS)" $(ARGS)
 
 sft: need-CONFIG $(RUN_READY) ## only the supervised start of a config: CONFIG= [ARGS=]
 	@$(PY) -m ibrl_jax.sft --config="$(CONFIG)" $(ARGS)
@@ -79,14 +82,56 @@ fuzz: $(RUN_READY) ## generated and mutated turns against the referee: [N=100000
 human-corpus: need-DATA $(RUN_READY) ## figures of the original human dialogues: DATA=folder
 	@$(PY) -m ibrl_jax.human_corpus --data="$(DATA)"
 
+table1: $(RUN_READY) ## TeleSales, held-out: IB-RL beside unilateral training [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+table2: $(RUN_READY) ## Deal-or-No-Deal: static counterparts or a learning one, five seeds [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+table3: $(RUN_READY) ## ablations of isolation: reward, advantage, mask, update [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+table4: $(RUN_READY) ## a pool of three static counterparts: returns against each [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
 table5: $(RUN_READY) ## training profiles of TeleSales beside the paper's [ARGS=]
 	@$(PY) -m ibrl_jax.profiles --table=5 $(ARGS)
 
 table6: $(RUN_READY) ## evaluation profiles: the attributes [ARGS=]
 	@$(PY) -m ibrl_jax.profiles --table=6 $(ARGS)
 
-table7: $(RUN_READY) ## evaluation profiles: the composition [ARGS=--composition=paper_exact]
-	@$(PY) -m ibrl_jax.profiles --table=7 $(ARGS)
+table7: $(RUN_READY) ## evaluation profiles: their composition beside the paper's [SCALE= SEEDS= ARGS=]
+	@$(STUDY)
+
+table13: $(RUN_READY) ## human validation: agreement and kappas [SCALE= SEEDS= ARGS=]
+	@$(STUDY)
+
+fig3: $(RUN_READY) ## with and without the pool and staggered updates, each alone too [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+fig4: $(RUN_READY) ## rewards of both roles in training [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+fig5: $(RUN_READY) ## checkpoints against a fixed counterpart and held-out ones [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+fig6: $(RUN_READY) ## how alike the counterpart's checkpoints speak [SCALE= SEEDS= JOBS= ARGS=]
+	@$(STUDY)
+
+paper-check: $(RUN_READY) ## the paper's own figures computed again, and those that cannot be right [ARGS=--data=folder]
+	@$(PY) -m ibrl_jax.paper_check $(ARGS)
+
+mismatch: need-RUN need-ROLE need-DEPLOY $(RUN_READY) ## what a policy loses against another counterpart: RUN= ROLE=agent0 DEPLOY=name [ARGS=]
+	@$(PY) -m ibrl_jax.mismatch --run="$(RUN)" --role="$(ROLE)" --deploy="$(DEPLOY)" $(ARGS)
+
+exploit: need-RUN need-ROLE $(RUN_READY) ## train an adversary against a frozen policy: RUN= ROLE=agent0 [ARGS=--iterations=60]
+	@$(PY) -m ibrl_jax.exploit --run="$(RUN)" --role="$(ROLE)" $(ARGS)
+
+evaluate-any: need-CONFIG need-TO $(RUN_READY) ## policies of any runs side by side: CONFIG=configs/dond/crossplay.py TO=folder [ARGS=]
+	@$(PY) -m ibrl_jax.evaluate --config="$(CONFIG)" --to="$(TO)" $(ARGS)
+
+crossplay: need-TO $(RUN_READY) ## every policy against every other: TO=folder [CONFIG=configs/dond/crossplay.py ARGS=]
+	@$(PY) -m ibrl_jax.evaluate --config="$(or $(CONFIG),configs/dond/crossplay.py)" --to="$(TO)" $(ARGS)
 
 profiles: need-CONFIG need-TO $(RUN_READY) ## evaluation profiles with stories: CONFIG= TO= [ARGS=--endpoint=NAME]
 	@$(PY) -m ibrl_jax.profiles --config="$(CONFIG)" --to="$(TO)" $(ARGS)
@@ -135,13 +180,14 @@ clean: ## remove .venv and every cache; runs/ stays
 
 # ------------------------------------------------------------------------------ what jobs stand on
 
-NEEDS := need-CONFIG need-RUN need-DATA need-ROLE need-TO need-URL need-MODEL
+NEEDS := need-CONFIG need-RUN need-DATA need-ROLE need-TO need-URL need-MODEL need-DEPLOY
 .PHONY: $(NEEDS)
 need-CONFIG: EXAMPLE := configs/dond/mini.py
 need-RUN: EXAMPLE := runs/mini/seed0
 need-DATA: EXAMPLE := path/to/the/original/files
 need-ROLE: EXAMPLE := agent0
 need-TO: EXAMPLE := exported/agent0
+need-DEPLOY: EXAMPLE := scripted:fair
 need-URL: EXAMPLE := http://127.0.0.1:8000/v1
 need-MODEL: EXAMPLE := name-of-the-model
 $(NEEDS): need-%:

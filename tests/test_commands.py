@@ -150,6 +150,30 @@ MISTAKES = {
         says=("has no policies yet", "goes on from its last checkpoint"),
         inside=True,
     ),
+    "policy that is not there": Mistake(
+        command="evaluate",
+        options=(*training("evaluation.policies=frozen:nowhere:agent0"), "--to=found"),
+        says=("nowhere is not a run folder",),
+        inside=True,
+    ),
+    "policies of nobody": Mistake(
+        command="evaluate",
+        options=(*training(), "--to=found"),
+        says=("config.evaluation.policies names no policy", "label=name"),
+        inside=True,
+    ),
+    "evaluation to nowhere": Mistake(
+        command="evaluate",
+        options=training("evaluation.policies=fair"),
+        says=("--to is needed, such as",),
+        inside=True,
+    ),
+    "evaluation of a run and of policies": Mistake(
+        command="evaluate",
+        options=(*training(), "--to=found", "--run=runs/smoke/seed0"),
+        says=("give one or the other",),
+        inside=True,
+    ),
     "report of no run": Mistake(
         command="report", options=("--run=nowhere",), says=("nowhere is not a run folder",)
     ),
