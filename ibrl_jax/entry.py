@@ -45,7 +45,11 @@ class Options:
         return self._values[name]
 
     def flag(self, name: str) -> bool:
-        return self._values.get(name) == "true"
+        """Whether an option was given. Raises UserError for a value that is none of a flag's."""
+        text = self._values.get(name, "false")
+        if text not in ("true", "false"):
+            raise UserError(f"--{name} is {text!r}; it is given alone, as --{name}, or left out")
+        return text == "true"
 
     def get(self, name: str, default: str) -> str:
         return self._values.get(name) or default

@@ -112,10 +112,12 @@ class Keys:
     def _prompts(self) -> str:
         """Scenarios, what each role is told in them, and a user's own prompt files."""
         domain = self._cast.domain
+        scenarios = evaluation_scenarios(self._config, domain)
         told: list[Any] = [
-            [s.id, s.cluster, *(domain.prompt(s, role) for role in domain.roles)]
-            for s in evaluation_scenarios(self._config, domain)
+            [s.id, s.cluster, *(domain.prompt(s, role) for role in domain.roles)] for s in scenarios
         ]
+        opening = domain.referee(scenarios[0], domain.roles[0]).turns
+        told.append([domain.beside(scenarios[0], role, opening) for role in domain.roles])
         settings = self._config[self._config.domain]
         for name in ("prompt", "prompts_dir"):
             folder = Path(settings.get(name) or "")

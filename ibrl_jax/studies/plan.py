@@ -28,8 +28,10 @@ from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resolved
 from ibrl_jax.trainer.jobs import is_finished
+from ibrl_jax.trainer.policies import is_policy
 from ibrl_jax.trainer.processes import Job
-from ibrl_jax.trainer.run import RunFolder, as_json
+from ibrl_jax.trainer.run import RunFolder, as_json, read_json
+from ibrl_jax.trainer.weights import fingerprint
 
 ROOT = "runs/studies"
 """Where the runs of studies lie, unless `run.root` says otherwise."""
@@ -315,12 +317,26 @@ def _evaluation(
             command=(*command, *given, f"--to={folder}"),
             folder=folder,
             total=0,
-            finished=(folder / "evaluation.json").is_file()
+            finished=is_of_today(folder)
             and (bool(references and not of_runs) or planned.job.finished),
             after=() if references and not of_runs else (planned.job.name,),
             kind="evaluation",
         ),
     )
+
+
+def is_of_today(folder: Path) -> bool:
+    """Whether an evaluation has ended, and was of the policies that lie in their folders now."""
+    file = folder / "evaluation.json"
+    if not file.is_file():
+        return False
+    for policy in read_json(file).get("policies", ()):
+        where = policy.get("folder")
+        if where and not (
+            is_policy(Path(where)) and fingerprint(Path(where)) == policy["fingerprint"]
+        ):
+            return False
+    return True
 
 
 def own_start(names: Sequence[str], planned: PlannedRun) -> list[str]:

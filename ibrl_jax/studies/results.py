@@ -16,7 +16,7 @@ from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.statistics import StatisticsSettings
 from ibrl_jax.reporting.runs import read_lines
 from ibrl_jax.studies.declare import Design, Measured, Study
-from ibrl_jax.studies.plan import Plan
+from ibrl_jax.studies.plan import Plan, is_of_today
 from ibrl_jax.trainer.run import read_json
 
 
@@ -133,6 +133,9 @@ def collect(
         what = planned.run.label if planned.run else "references"
         if not file.is_file():
             absent.append(f"the evaluation of {what} at seed {planned.seed} is not there")
+            continue
+        if not is_of_today(planned.folder):
+            absent.append(f"the evaluation of {what} at seed {planned.seed} is of earlier policies")
             continue
         found = read_json(file)
         evaluations[what, planned.seed] = found

@@ -1,9 +1,9 @@
 """What the figures say to the question of a study, in sentences that are computed from them.
 
 Asked of each run, at each judged measure and with the seed as the unit: is a column below its
-in-system play or below the start, and is the reference run ahead? A word is used where the interval
-over seeds and scenarios allows it: *falls* where all of it lies below 0, *rises* where all of it
-lies above, and *no clear change* where it holds 0.
+in-system play or below the start, and is the reference run ahead? A word is used where both
+intervals allow it, that over seeds and scenarios and Student's t over seeds: *falls* where all of
+both lies below 0, *rises* where all lies above, and *no clear change* where one of them holds 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def verdict(results: Results) -> Piece:
     text += (
         "A run is all the roles that it trained together. Each cell is the mean over seeds "
         "[interval over seeds and scenarios], how many seeds are below 0 of all, and a word: "
-        "*falls*, *ahead* and the like stand where the interval leaves 0 out, and nowhere else; "
+        "*falls*, *ahead* and the like stand where this interval and Student's t over seeds both "
+        "leave 0 out, and nowhere else; "
         "with one seed nothing is judged. Percentages in points. Many questions are asked at once, "
         "and no interval is corrected for that.\n"
     )

@@ -122,8 +122,9 @@ def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
 
 
 def _leakage(config: ConfigDict, entries: Entries, columns: Sequence[Column]) -> Leakage:
-    """What the columns that are called held-out share with the training of any policy here."""
-    runs = {policy.run for policy in entries.frozen.values() if policy.run}
+    """What the columns that are called held-out share with the training of the rows' policies."""
+    policies = [entries.frozen[row.name] for row in entries.rows if row.name in entries.frozen]
+    runs = {policy.run for policy in policies if policy.run}
     held_out = {c.name: c.counterparts for c in columns if c.kind == HELD_OUT}
     return check({run: run_config(run) for run in sorted(runs)}, config, held_out)
 

@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ _MAY_DIFFER = (
     "mesh",
     "placement",
     "hosts",
+    "endpoints.*.base_url",
+    "endpoints.*.key_env",
 )
 """What may change between a run's starts: how far it goes, what it writes, how it is measured, and
 where it runs."""
@@ -227,10 +230,10 @@ def as_json(config: ConfigDict) -> Any:
 def difference(
     old: Any, new: Any, but: Sequence[str], prefix: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The first key whose value differs, with both values; what `but` names is left out."""
+    """The first key whose value differs, with both values; what `but` names (`*`: any) is not."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted(set(old) | set(new)):
-            if f"{prefix}{key}" in but:
+            if any(fnmatchcase(f"{prefix}{key}", pattern) for pattern in but):
                 continue
             found = difference(old.get(key), new.get(key), but, f"{prefix}{key}.")
             if found:

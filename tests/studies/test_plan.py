@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.studies.declare import Column, Env, need
-from ibrl_jax.studies.plan import plan
+from ibrl_jax.studies.plan import is_of_today, plan
 from ibrl_jax.trainer.processes import Job
+from ibrl_jax.trainer.weights import fingerprint
 from tests.studies.fakes import DESIGN, evaluate, finish, planned
 
 
@@ -168,3 +172,20 @@ def test_the_address_of_an_endpoint_is_no_part_of_a_runs_name(
 
     assert folder("http://one/v1") == folder("http://two/v1")
     assert folder("http://one/v1") != folder("http://one/v1", model="other")
+
+
+def test_an_evaluation_of_other_weights_than_lie_there_now_is_not_finished(tmp_path: Path) -> None:
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "policy.json").write_text("{}")
+    weights = policy / "params.safetensors"
+    save_file({"w": np.zeros(3, np.float32)}, weights)
+    about = {"folder": str(policy), "fingerprint": fingerprint(policy)}
+    file = tmp_path / "evaluation.json"
+    assert not is_of_today(tmp_path)
+    file.write_text(json.dumps({"policies": [{"label": "scripted"}, about]}))
+    assert is_of_today(tmp_path)
+    save_file({"w": np.ones(3, np.float32)}, weights)
+    assert not is_of_today(tmp_path)
+    weights.unlink()
+    assert not is_of_today(tmp_path)

@@ -91,3 +91,15 @@ def test_a_difference_of_falls_is_a_contrast_of_four_arms() -> None:
     )
     assert found.mean == pytest.approx(0.45)
     assert found.verdict == 1
+
+
+def test_a_word_needs_both_intervals_to_leave_0_out() -> None:
+    """Two seeds of one sign: the bootstrap over them cannot reach 0, Student's t does."""
+    found = contrast([Arm(coefficient=1.0, seeds=constant({0: 0.1, 1: 0.3}))], SETTINGS)
+    assert found.interval is not None
+    assert found.interval[0] > 0
+    assert found.t_interval is not None
+    assert found.t_interval[0] < 0
+    assert found.verdict == 0
+    sure = contrast([Arm(coefficient=1.0, seeds=constant({0: 0.2, 1: 0.21, 2: 0.19}))], SETTINGS)
+    assert sure.verdict == 1
