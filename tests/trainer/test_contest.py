@@ -119,7 +119,7 @@ def test_a_run_that_goes_on_writes_the_same_snapshots(
 ) -> None:
     """Stopped after iteration 1, it goes on from there."""
     with house.at_home():
-        settings = {"name": "stopped", "run__snapshots_every": 2}
+        settings = {"name": "stopped-with-snapshots", "run__snapshots_every": 2}
         train(house.config(iterations=1, **settings), quiet)
         folder = train(house.config(iterations=3, **settings), quiet)
     assert not folder.policy("agent0@000004").exists()
