@@ -49,6 +49,7 @@ def test_prompts_of_a_draw_are_equal_and_draws_differ() -> None:
     assert all(workload.FIRST <= i < VOCAB for ids in made for i in ids)
 
 
+@pytest.mark.slow  # compiles a whole iteration of the benchmark
 def test_an_iteration_moves_both_roles_and_a_fresh_pair_repeats_it(folder: Path) -> None:
     sizes = bench.Sizes(
         folder=str(folder),
