@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import heldout
-from experiments.settings import CALLS, DEALS, MINI, PAPER, TINY_NETWORKS, endpoint
-from ibrl_jax.studies.declare import Column, Design, Row, Run, Study
+from experiments.calls import ablation, large
+from experiments.settings import DEALS, MINI, TINY_NETWORKS
+from ibrl_jax.studies.declare import Design, Row, Run, Study
 from ibrl_jax.studies.figures import reward_curves
 from ibrl_jax.studies.tables import comparisons, result_table, seed_table
 from ibrl_jax.studies.training import curve_table, what_runs_had
@@ -38,22 +39,6 @@ def deals(label: str, name: str, changes: Mapping[str, Any]) -> Run:
     return Run(label=label, name=name, file=file, changes={**MINI, **changes}, rows=first + rows)
 
 
-def calls(label: str, name: str, changes: Mapping[str, Any]) -> Run:
-    first = (Row(label="SFT start", policy="start"),) if label == FULL else ()
-    endpoints = {
-        **endpoint("judge", temperature=0.0),
-        **endpoint("auditor", temperature=0.0),
-        **endpoint("simulator"),
-    }
-    return Run(
-        label=label,
-        name=f"telesales-{name}-9b",
-        file="configs/telesales/qwen3_5-9b.py",
-        changes={**PAPER, **endpoints, **changes},
-        rows=(*first, Row(label=label, policy="sales")),
-    )
-
-
 mini = Design(
     runs=tuple(deals(*arm) for arm in ARMS),
     columns=heldout.MINI,
@@ -65,14 +50,9 @@ mini = Design(
     "roles update at every iteration, so they have twice the updates.",
 )
 
-at_scale = Design(
-    runs=tuple(calls(*arm) for arm in ARMS),
-    columns=(Column(name="held-out simulator", counterparts=("api:simulator:simulator",)),),
-    seeds=(0,),
-    against=FULL,
-    measures=CALLS,
-    judged=("success",),
-    self_play=False,
+at_scale = ablation(
+    [large(*arm, start="" if arm[0] == FULL else None) for arm in ARMS],
+    FULL,
 )
 
 STUDY = Study(

@@ -5,10 +5,11 @@ Command: make table1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from experiments.settings import PAPER, endpoint
+from experiments.calls import SIMULATED, large
+from experiments.settings import endpoint
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.studies import paper
 from ibrl_jax.studies.calls import odds_of_failing
@@ -20,7 +21,6 @@ from ibrl_jax.studies.verdict import verdict
 
 HELD_OUT = "held-out"
 MINI: dict[str, Any] = {"run.snapshots_every": 10, "run.dialogues_every": 10}
-JUDGED = endpoint("judge", temperature=0.0) | endpoint("auditor", temperature=0.0)
 ALONE = {"roles.customer.train": False, "roles.customer.judge": ""}
 RECORD = {
     name: endpoint(name) for name in ("deepseek", "glm", "qwen")
@@ -49,26 +49,9 @@ def small(label: str, name: str, file: str, printed: str, **changes: Any) -> Run
     )
 
 
-def large(label: str, name: str, printed: str, changes: Mapping[str, Any]) -> Run:
-    """A run of the paper's 9B. Endpoints that only some runs speak to are theirs alone."""
-    return Run(
-        label=label,
-        name=f"telesales-{name}-9b",
-        file="configs/telesales/qwen3_5-9b.py",
-        changes={**PAPER, **JUDGED, **endpoint("simulator"), **changes},
-        rows=(Row(label=label, policy="sales", printed=printed),),
-    )
-
-
 def with_start(run: Run) -> Run:
     first = Row(label="SFT start", policy="start", printed="9B SFT")
-    return Run(
-        label=run.label,
-        name=run.name,
-        file=run.file,
-        changes=run.changes,
-        rows=(first, *run.rows),
-    )
+    return replace(run, rows=(first, *run.rows))
 
 
 mini = Design(
@@ -117,28 +100,28 @@ mini = Design(
 
 at_scale = Design(
     runs=(
-        with_start(large("IB-RL", "ib-rl", "9B IB-RL", {})),
+        large("IB-RL", "ib-rl", {}, printed="9B IB-RL", start="9B SFT"),
         large(
             "unilateral vs SFT customer",
             "unilateral-frozen",
-            "9B unilateral vs SFT user",
             ALONE | {"roles.customer.counterpart": ("frozen:start",)},
+            printed="9B unilateral vs SFT user",
         ),
         large(
             "unilateral vs DS V4 Pro",
             "unilateral-deepseek",
-            "9B unilateral vs DS V4 Pro",
             ALONE | {"roles.customer.counterpart": ("api:deepseek:record",)} | RECORD["deepseek"],
+            printed="9B unilateral vs DS V4 Pro",
         ),
         large(
             "unilateral vs pool of 3",
             "unilateral-pool",
-            "9B unilateral vs pool of 3",
             ALONE
             | {"roles.customer.counterpart": tuple(f"api:{name}:record" for name in RECORD)}
             | RECORD["deepseek"]
             | RECORD["glm"]
             | RECORD["qwen"],
+            printed="9B unilateral vs pool of 3",
         ),
     ),
     references=(
@@ -149,7 +132,7 @@ at_scale = Design(
     columns=(
         Column(
             name=HELD_OUT,
-            counterparts=("api:simulator:simulator",),
+            counterparts=SIMULATED,
             printed="held-out simulator",
         ),
     ),

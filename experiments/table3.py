@@ -9,17 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments import heldout
-from experiments.settings import CALLS, DEALS, MINI, PAPER, TINY_NETWORKS, endpoint
+from experiments.calls import ablation, large
+from experiments.settings import DEALS, MINI, TINY_NETWORKS
 from ibrl_jax.studies import paper
-from ibrl_jax.studies.declare import Column, Design, Printed, Row, Run, Study
+from ibrl_jax.studies.declare import Design, Printed, Row, Run, Study
 from ibrl_jax.studies.figures import bars
 from ibrl_jax.studies.tables import comparisons, printed_table, result_table, seed_table
 from ibrl_jax.studies.training import curve_table, what_runs_had
 from ibrl_jax.studies.verdict import verdict
 
-NINE = "configs/telesales/qwen3_5-9b.py"
-SIMULATED = endpoint("simulator")
-HEARD = endpoint("auditor", temperature=0.0) | endpoint("judge", temperature=0.0)
 FULL = "IB-RL (full)"
 
 
@@ -28,18 +26,6 @@ def deals(label: str, name: str, file: str, *, start: bool = False) -> Run:
     rows += [Row(label=f"{label} agent {i}", policy=f"agent{i}") for i in (0, 1)]
     return Run(
         label=label, name=name, file=f"configs/dond/{file}.py", changes=MINI, rows=tuple(rows)
-    )
-
-
-def calls(label: str, name: str, changes: Mapping[str, Any], *, start: bool = False) -> Run:
-    rows = (Row(label=label, policy="sales", printed=label),)
-    first = (Row(label="SFT start", policy="start"),) if start else ()
-    return Run(
-        label=label,
-        name=f"{name}-9b",
-        file=NINE,
-        changes={**PAPER, **HEARD, **SIMULATED, **changes},
-        rows=(*first, *rows),
     )
 
 
@@ -58,19 +44,15 @@ mini = Design(
     remark=TINY_NETWORKS + " The paper's Table 3 is of TeleSales; this is of Deal-or-No-Deal.",
 )
 
-at_scale = Design(
-    runs=(
-        calls(FULL, "telesales-ib-rl", {}, start=True),
-        calls("shared reward", "telesales-shared-reward", {"isolation.reward": "shared"}),
-        calls("joint norm", "telesales-joint-norm", {"isolation.advantage": "joint"}),
-        calls("all turns trained on", "telesales-mask-all", {"isolation.mask": "all"}),
-    ),
-    columns=(Column(name="held-out simulator", counterparts=("api:simulator:simulator",)),),
-    seeds=(0,),
-    against=FULL,
-    measures=CALLS,
-    judged=("success",),
-    self_play=False,
+ARMS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    (FULL, "ib-rl", {}),
+    ("shared reward", "shared-reward", {"isolation.reward": "shared"}),
+    ("joint norm", "joint-norm", {"isolation.advantage": "joint"}),
+    ("all turns trained on", "mask-all", {"isolation.mask": "all"}),
+)
+at_scale = ablation(
+    [large(*arm, printed=arm[0], start="" if arm[0] == FULL else None) for arm in ARMS],
+    FULL,
 )
 
 STUDY = Study(

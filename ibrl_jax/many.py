@@ -17,7 +17,8 @@ from rich.console import Console
 from ibrl_jax import config as configs
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer.jobs import cores, is_finished, run_jobs, seeds_of, shares
+from ibrl_jax.host import cores
+from ibrl_jax.trainer.jobs import is_finished, run_jobs, seeds_of, shares
 from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.run import RunFolder
 

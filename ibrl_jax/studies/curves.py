@@ -19,7 +19,7 @@ from ibrl_jax.studies import paper, pooled, seeds
 from ibrl_jax.studies.declare import Measured, Piece, Row, Run
 from ibrl_jax.studies.figures import by_iteration, mean_over_seeds
 from ibrl_jax.studies.results import Results
-from ibrl_jax.studies.tables import contrast_json, markdown
+from ibrl_jax.studies.tables import contrast_json, contrast_text, markdown
 
 _WORDS = {1: "rises", -1: "falls", 0: "no clear change", None: "not judged"}
 
@@ -256,7 +256,8 @@ def checkpoint_changes(results: Results) -> Piece:
         return Piece(markdown="Nothing can be said: no run has been evaluated.\n")
     text += (
         "Mean over seeds [interval over seeds and scenarios] seeds above 0 of all; *rises* and "
-        "*falls* stand where the interval leaves 0 out, and with one seed nothing is judged.\n"
+        "*falls* stand where this interval and Student's t over seeds both leave 0 out, and with "
+        "one seed nothing is judged.\n"
     )
     return Piece(markdown=text, rows=rows, data=rows)
 
@@ -303,10 +304,7 @@ def _told(found: Interval | None, measure: Measured) -> str:
 
 
 def _change(found: seeds.Contrast, measure: Measured, word: str) -> str:
+    text = contrast_text(found, measure)
     if found.mean is None:
-        return "–"
-    text = measure.difference(found.mean)
-    if found.interval:
-        low, high = (measure.difference(x) for x in found.interval)
-        text += f" [{low}, {high}]"
+        return text
     return f"{text} {found.above}/{len(found.by_seed)}: **{word}**"

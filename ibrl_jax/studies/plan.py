@@ -30,7 +30,7 @@ from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resol
 from ibrl_jax.trainer.jobs import is_finished
 from ibrl_jax.trainer.policies import is_policy
 from ibrl_jax.trainer.processes import Job
-from ibrl_jax.trainer.run import RunFolder, as_json, read_json
+from ibrl_jax.trainer.run import MAY_DIFFER, RunFolder, as_json, named_by, read_json
 from ibrl_jax.trainer.weights import fingerprint
 
 ROOT = "runs/studies"
@@ -39,20 +39,7 @@ ROOT = "runs/studies"
 START = "frozen:start"
 """In a column: the start of the run that is measured."""
 
-_APART = (
-    "name",
-    "seed",
-    "run",
-    "evaluation",
-    "statistics",
-    "mesh",
-    "placement",
-    "hosts",
-    "rewards.min_coverage",
-    "pipeline.early_updates",
-    "endpoints.*.base_url",
-    "endpoints.*.key_env",
-)
+_APART = ("name", "seed", *(key for key in MAY_DIFFER if key != "iterations"))
 """Settings that don't shape a run; those of the seed have a folder each."""
 _OURS = ("name", "seed", "evaluation.policies", "evaluation.counterparts")
 """Settings that the study itself makes."""
@@ -211,9 +198,7 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
 
 def _apart(key: str) -> bool:
     parts = key.split(".")
-    if parts[0] == "endpoints" and len(parts) == 3:
-        parts[1] = "*"
-    return any(".".join(parts[:n]) in _APART for n in range(1, len(parts) + 1))
+    return any(named_by(".".join(parts[:n]), _APART) for n in range(1, len(parts) + 1))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -174,6 +174,17 @@ def seed_table(results: Results) -> Piece:
     return Piece(markdown=text, rows=rows, data=rows)
 
 
+def contrast_text(found: seeds.Contrast, measure: Measured) -> str:
+    """Mean over seeds [interval over seeds and scenarios]; a dash where there is none."""
+    if found.mean is None:
+        return "–"
+    text = measure.difference(found.mean)
+    if found.interval:
+        low, high = (measure.difference(x) for x in found.interval)
+        text += f" [{low}, {high}]"
+    return text
+
+
 def contrast_json(found: seeds.Contrast) -> dict[str, Any]:
     """A contrast for CSV and JSON."""
     low, high = found.interval or (None, None)

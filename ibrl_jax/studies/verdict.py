@@ -15,7 +15,7 @@ from typing import Any
 from ibrl_jax.studies import pooled, seeds
 from ibrl_jax.studies.declare import IN_SYSTEM, Measured, Piece
 from ibrl_jax.studies.results import Results
-from ibrl_jax.studies.tables import contrast_json, markdown
+from ibrl_jax.studies.tables import contrast_json, contrast_text, markdown
 
 _CHANGE = {1: "rises", -1: "falls", 0: "no clear change", None: "not judged"}
 _LEAD = {1: "ahead", -1: "behind", 0: "no clear difference", None: "not judged"}
@@ -129,12 +129,9 @@ class _Questions:
 
 
 def _told(found: seeds.Contrast, measure: Measured, word: str) -> str:
+    text = contrast_text(found, measure)
     if found.mean is None:
-        return "–"
-    text = measure.difference(found.mean)
-    if found.interval:
-        low, high = (measure.difference(x) for x in found.interval)
-        text += f" [{low}, {high}]"
+        return text
     return f"{text}, {found.below}/{len(found.by_seed)}: **{word}**"
 
 

@@ -12,8 +12,9 @@ from ibrl_jax.dialogue.build import at_once, build_cast, build_domain, build_spe
 from ibrl_jax.domains.base import Role
 from ibrl_jax.evaluation.bench import Bench
 from ibrl_jax.evaluation.cells import Contestant, Local
-from ibrl_jax.evaluation.columns import columns_of
+from ibrl_jax.evaluation.columns import HELD_OUT, columns_of
 from ibrl_jax.evaluation.keys import Keys
+from ibrl_jax.evaluation.leakage import check
 from ibrl_jax.evaluation.matches import Games, local, playable
 from ibrl_jax.evaluation.store import Store
 from ibrl_jax.evaluation.table import table_of
@@ -86,9 +87,15 @@ def assess(folder: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
     bench = Bench(cast, locals_, config.evaluation.temperature, note)
     met = met_by_training(config, list(own.values()), frozen, domain.roles)
     columns = playable(cast, columns_of(config, met))
+    held_out = {c.name: c.counterparts for c in columns if c.kind == HELD_OUT}
+    leakage = check({str(folder.path): folder.config()}, config, held_out)
+    for sentence in leakage.stops:
+        note(sentence)
+    columns = leakage.demoted(columns)
     with store.alone():
         cells = Games(config, bench, note, store, keys.of).cells(contestants, columns)
         table = table_of(config, cast, contestants, columns, cells)
+        table["leakage"] = leakage.as_json()
     write_json(folder.path / "evaluation.json", table)
     folder.summary({"evaluation": _headline(table)})
     return table

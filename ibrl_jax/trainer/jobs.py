@@ -26,7 +26,7 @@ from rich.console import Console
 from ibrl_jax.errors import UserError
 from ibrl_jax.trainer.jobs_board import Board
 from ibrl_jax.trainer.processes import Ending, Job, Running
-from ibrl_jax.trainer.run import RunFolder, read_json
+from ibrl_jax.trainer.run import RunFolder
 
 _LOOKS = 0.1
 """Seconds between looks at what runs."""
@@ -56,11 +56,6 @@ def shares(jobs: int) -> list[tuple[int, ...]]:
             f"jobs is {jobs}; each has cores of its own, so it must be 1 to {len(mine)} here"
         )
     return [tuple(mine[i::jobs]) for i in range(jobs)]
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(_cores())
 
 
 def run_jobs(
@@ -177,8 +172,7 @@ def _cores() -> set[int]:
 
 def is_finished(folder: RunFolder, config: ConfigDict, *, evaluate: bool) -> bool:
     """Whether a folder's run has got as far as its config asks, and has left what it should."""
-    summary = folder.path / "summary.json"
-    if not summary.is_file() or read_json(summary).get("iterations", 0) < config.iterations:
+    if folder.ended < config.iterations:
         return False
     roles = [role for role, settings in config.roles.items() if settings.train]
     if not all((folder.policy(role) / "policy.json").is_file() for role in roles):

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 
-_MAY_DIFFER = (
+MAY_DIFFER = (
     "iterations",
     "run",
     "rewards.min_coverage",
@@ -120,11 +120,17 @@ class RunFolder:
         saved = self.path / "checkpoints"
         return self.metrics.is_file() or (saved.is_dir() and any(saved.iterdir()))
 
+    @property
+    def ended(self) -> int:
+        """The iterations that the run has ended with, by its summary; 0 where it never ended."""
+        file = self.path / "summary.json"
+        return int(read_json(file).get("iterations", 0)) if file.is_file() else 0
+
     def _difference(self, config: ConfigDict) -> tuple[str, Any, Any] | None:
         file = self.path / "config.json"
         if not file.is_file():
             return None
-        return difference(read_json(file), as_json(config), _MAY_DIFFER)
+        return difference(read_json(file), as_json(config), MAY_DIFFER)
 
     @property
     def metrics(self) -> Path:
@@ -227,13 +233,18 @@ def as_json(config: ConfigDict) -> Any:
     return json.loads(json.dumps(configs.to_dict(config)))
 
 
+def named_by(key: str, patterns: Sequence[str]) -> bool:
+    """Whether a setting is one of these (`*`: any name)."""
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
 def difference(
     old: Any, new: Any, but: Sequence[str], prefix: str = ""
 ) -> tuple[str, Any, Any] | None:
     """The first key whose value differs, with both values; what `but` names (`*`: any) is not."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted(set(old) | set(new)):
-            if any(fnmatchcase(f"{prefix}{key}", pattern) for pattern in but):
+            if named_by(f"{prefix}{key}", but):
                 continue
             found = difference(old.get(key), new.get(key), but, f"{prefix}{key}.")
             if found:

@@ -219,7 +219,7 @@ def train(
             folder.check(config)
             held.enter_context(folder.lock())
         hosts.barrier("the run's folder")
-        stage = set_up(config, note, folder, hosts, to_play=not _ended(folder, config))
+        stage = set_up(config, note, folder, hosts, to_play=folder.ended < config.iterations)
         algorithm = stage.algorithm
         keep, stopped = config.run.keep_checkpoints, False
         speed: dict[str, float] = {}
@@ -250,12 +250,6 @@ def train(
             hosts.close()
             raise Stopped(f"all {config.iterations} iterations are done and saved in {folder.path}")
     return folder
-
-
-def _ended(folder: RunFolder, config: ConfigDict) -> bool:
-    """Whether the run seems to need no further iteration; its checkpoints have the last word."""
-    file = folder.path / "summary.json"
-    return file.is_file() and read_json(file).get("iterations", -1) >= config.iterations
 
 
 def check_alike(config: ConfigDict, hosts: Hosts) -> None:
