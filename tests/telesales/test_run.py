@@ -1,4 +1,4 @@
-"""A run on TeleSales: settings, seats in an evaluation, the start's examples and transcripts."""
+"""A run on TeleSales: settings, seats in an evaluation."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from ibrl_jax.config import default_config, load
 from ibrl_jax.dialogue.agents import ScriptedSpeaker, Speaker
-from ibrl_jax.dialogue.build import build_domain, build_hall, build_speech
+from ibrl_jax.dialogue.build import build_domain, build_hall
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.dialogue.chat import ChatML
 from ibrl_jax.dialogue.loop import Match, play
-from ibrl_jax.dialogue.tokenizers import load_tokenizer
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.scoring import ROLES as DOND_ROLES
 from ibrl_jax.domains.telesales.metrics import STAND_IN
-from ibrl_jax.domains.telesales.record import parse_record
 from ibrl_jax.domains.telesales.scenarios import ROLES as TELESALES_ROLES
-from ibrl_jax.domains.telesales.scenarios import initial_of
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.matches import Contestant, evaluate
 from ibrl_jax.reporting.tables import csv_table, markdown_table
@@ -36,33 +30,9 @@ from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge
 from ibrl_jax.rewards.types import Scored
 from ibrl_jax.settings import ROLES
-from ibrl_jax.trainer.lessons import Lessons, cut, packed
 from ibrl_jax.trainer.retell import retold, with_other_observation
-from ibrl_jax.trainer.start import start_key
-from ibrl_jax.trainer.teachers import (
-    Example,
-    Renderer,
-    converse,
-    examples,
-    pair_of,
-    recitals,
-)
-from ibrl_jax.trainer.transcripts import read_transcripts, synthetic
-
-ROOT = Path(__file__).parents[2]
-SMOKE = str(ROOT / "configs" / "telesales" / "smoke.py")
-TOKENIZER = load_tokenizer("embedded-telesales")
-SPEECH: Any = SimpleNamespace(tokenizer=TOKENIZER, chat=ChatML(TOKENIZER))
-FAMILIES = ("competent", "rule_v1")
-
-
-def smoke(*options: str) -> ConfigDict:
-    return load(SMOKE, [f"--config.{option}" for option in options])
-
-
-@pytest.fixture(scope="module")
-def domain() -> Domain:
-    return build_domain(smoke("telesales.max_agent_turns=8", "telesales.test_profiles=12"))
+from ibrl_jax.trainer.transcripts import synthetic
+from tests.telesales.smoke import FAMILIES, ROOT, SPEECH, TOKENIZER, smoke
 
 
 def refused(*options: str) -> str:
@@ -140,196 +110,6 @@ def test_the_paper_scale_configs_have_the_papers_numbers() -> None:
         assert (config.matchup.all, config.matchup.only) == (0.7, (0.2, 0.1))
         assert (config.telesales.train_profiles, config.telesales.test_profiles) == (3000, 500)
         assert (config.telesales.max_agent_turns, config.evaluation.seeds) == (15, 3)
-
-
-# ------------------------------------------------------------------------- the start
-
-
-def test_an_example_weighs_what_the_role_said_itself_and_nothing_else(domain: Domain) -> None:
-    scenario = domain.scenarios("train")[0]
-    referee = converse(domain, scenario, dict(zip(domain.roles, FAMILIES, strict=True)), "sales", 3)
-    renderer = Renderer(domain, SPEECH, 2.0)
-    for role in domain.roles:
-        example = renderer.example(domain.prompt(scenario, role), role, referee.turns, scenario)
-        own = [t.said for t in referee.turns if t.role == role and "scripted" not in t.flags]
-        learned = example.ids[example.weight > 0].tolist()
-        assert TOKENIZER.decode(learned) == "".join(own)
-        assert learned.count(SPEECH.chat.stop_ids[0]) == len(own)
-        assert set(np.unique(example.weight)) == {0.0, 1.0, 2.0}  # numbers weigh more than words
-    assert "scripted" in referee.turns[0].flags
-
-
-def test_the_customer_of_the_start_writes_valid_records(domain: Domain) -> None:
-    for row in synthetic(domain, FAMILIES, 20, 0):
-        state = initial_of(row["scenario"]["private"]["customer"])
-        agreed = False
-        for turn in row["turns"]:
-            if turn["role"] == "customer":
-                parsed = parse_record(turn["said"], state, verbal_yes=agreed)
-                assert not isinstance(parsed, str), parsed
-                state, agreed = parsed.state, agreed or "AgreeWeChat" in turn["said"]
-
-
-def test_teachers_sit_where_they_can() -> None:
-    config = smoke()
-    domain, rng = build_domain(config), np.random.default_rng(0)
-    pairs = {tuple(pair_of(domain, (*FAMILIES, "polite"), rng).items()) for _ in range(40)}
-    assert pairs == {
-        (("sales", seller), ("customer", "rule_v1")) for seller in ("competent", "polite")
-    }
-    with pytest.raises(UserError, match=r"config.sft.families \(competent\) has nobody for cust"):
-        pair_of(domain, ("competent",), rng)
-
-
-def example(ids: Any, weight: Any, opening: int = 0, heard: tuple[int, ...] = ()) -> Example:
-    return Example(
-        ids=np.asarray(ids, np.int32),
-        weight=np.asarray(weight, np.float32),
-        turns=1,
-        opening=opening,
-        heard=heard,
-    )
-
-
-def test_packed_rows_hold_whole_examples_in_segments_of_their_own() -> None:
-    data = [example(np.full(n, n), np.ones(n)) for n in (3, 4, 5)]
-    ids, segments, weight = packed(data, 16, 30, np.random.default_rng(0))
-    for row in range(30):
-        assert (weight[row] > 0).tolist() == (segments[row] > 0).tolist()
-        pieces = [ids[row][segments[row] == s] for s in range(1, segments[row].max() + 1)]
-        assert all(len(piece) == piece[0] for piece in pieces)
-        assert 16 - sum(map(len, pieces)) < 5
-
-
-def test_a_dialogue_is_cut_into_pieces_that_open_with_its_prompt_and_something_heard() -> None:
-    # a prompt of two tokens, then three times: heard, two own tokens
-    ids, weight = [90, 91, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 0, *3 * (0, 1, 1)]
-    dialogue = example(ids, weight, opening=2, heard=(2, 5, 8))
-    for length, *pieces in (
-        (11, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (9, [1, 2, 3, 4, 5, 6, 7], [7, 8, 9]),
-        (8, [1, 2, 3, 4, 5, 6], [7, 8, 9]),
-        (7, [1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [7, 8, 9]),
-        (4, [1, 2], [4, 5], [7, 8]),
-    ):
-        found = [e.ids.tolist() for e in cut([dialogue], length)]
-        assert found == [[90, 91, *piece] for piece in pieces]
-
-
-def test_a_piece_has_something_to_learn() -> None:
-    late, early = (example(range(4), weight) for weight in ((0, 0, 0, 1), (0, 1, 0, 1)))
-    (found,) = cut([late, early], 3)
-    assert (found.ids.tolist(), found.weight.tolist()) == ([0, 1, 2], [0, 1, 0])
-    with pytest.raises(UserError, match=r"config\.sft\.cut is 1, and no turn begins before"):
-        cut([late, early], 1)
-
-
-def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
-    speech = build_speech(smoke())
-    options = ("sft.cut=0", "sft.cut=96", "sft.recitals=0.2")
-    assert len({start_key(smoke(option), domain, speech, 0) for option in options}) == 3
-
-
-def test_a_recital_says_the_fields_of_the_agents_prompt_that_are_asked_for(domain: Domain) -> None:
-    exercises = recitals(domain, SPEECH, count=40, seed=0, number_weight=3.0)
-    end, weighted = "<|im_end|>", 0
-    for exercise in exercises:
-        text = TOKENIZER.decode(exercise.ids.tolist())
-        own = TOKENIZER.decode(exercise.ids[exercise.weight > 0].tolist())
-        told = sorted(field.strip() for field in own.removesuffix(end).split(";"))
-        assert 2 <= len(told) <= 8
-        asked = text.split("user\n")[1].split("?")[0].split(" ")
-        for word, part in zip(asked, own.removesuffix(end).split("; "), strict=True):
-            assert word in part
-            assert not any(map(str.isdigit, word))
-        assert all(text.count(field) >= 2 for field in told)
-        weighted += exercise.weight.max() == 3.0
-    assert weighted > 20
-    assert {len(e.ids) for e in exercises} != {len(exercises[0].ids)}
-
-
-def test_recitals_come_first_and_fade_until_whole_dialogues_are_learned() -> None:
-    def marked(mark: int, size: int) -> Example:
-        return example(np.full(size, mark), np.ones(size))
-
-    sft = smoke("sft.steps=400", "sft.curriculum=0.5", "sft.recitals=0.4", "sft.cut=16").sft
-    dialogues = [marked(1, 30), marked(1, 30), marked(1, 60)]
-    lessons = Lessons(sft, dialogues, [marked(2, 5)])
-    rng, seen = np.random.default_rng(0), []
-    for index in range(400):
-        ids, segments, _ = lessons.rows(index, rng)
-        seen.append((int(ids[0, 0]), ids.shape[1], int(segments.max())))
-    assert set(seen[:2]) == {(2, 16, 3)}
-    assert 40 < sum(mark == 2 for mark, _, _ in seen[:100]) > sum(m == 2 for m, _, _ in seen[100:])
-    assert set(seen[160:200]) == {(1, 16, 1)}
-    assert {(mark, length) for mark, length, _ in seen[200:]} == {(1, 32), (1, 64)}
-    with pytest.raises(UserError, match="a recital has 17 tokens, and rows of the curriculum"):
-        Lessons(sft, [marked(1, 30)], [marked(2, 17)])
-
-
-# ------------------------------------------------------------------------- transcripts
-
-
-def written(folder: Path, *rows: Any) -> str:
-    file = folder / "calls.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
-
-
-def test_written_transcripts_teach_what_their_teachers_would(
-    domain: Domain, tmp_path: Path
-) -> None:
-    path = written(tmp_path, *synthetic(domain, FAMILIES, 6, 1))
-    renderer = Renderer(domain, SPEECH, 1.0)
-    for row, transcript in zip(
-        synthetic(domain, FAMILIES, 6, 1), read_transcripts(path, domain), strict=True
-    ):
-        assert [turn.said for turn in transcript.turns] == [turn["said"] for turn in row["turns"]]
-        assert set(transcript.prompts) == set(domain.roles)
-        for role, prompt in transcript.prompts.items():
-            example = renderer.example(prompt, role, transcript.turns, transcript.scenario)
-            assert example.weight.any()
-
-
-def test_a_transcript_with_prompts_of_its_own_is_taken_as_it_stands(
-    domain: Domain, tmp_path: Path
-) -> None:
-    turns = [
-        {"role": "customer", "text": "Hello?", "flags": ["scripted"]},
-        {"role": "sales", "text": "Hi, [notice]", "said": "Hi, <call_function=x>"},
-    ]
-    path = written(tmp_path, {"prompts": {"sales": "You sell."}, "turns": turns})
-    (transcript,) = read_transcripts(path, domain)
-    assert dict(transcript.prompts) == {"sales": "You sell."}
-    assert [turn.said for turn in transcript.turns] == ["Hello?", "Hi, <call_function=x>"]
-    example = Renderer(domain, SPEECH, 1.0).example("You sell.", "sales", transcript.turns, None)
-    assert TOKENIZER.decode(example.ids[example.weight > 0].tolist()) == "Hi, <call_function=x>"
-
-
-def test_what_is_no_transcript_is_one_sentence_that_names_the_line(
-    domain: Domain, tmp_path: Path
-) -> None:
-    (good,) = synthetic(domain, FAMILIES, 1, 0)
-    spoken = [turn for turn in good["turns"] if turn["role"] == "sales"]
-    broken = {**good, "turns": [*good["turns"][:2], {"role": "customer", "text": "no record"}]}
-    without = {**good["scenario"], "private": {}}
-    for rows, said in (
-        ([good, "text"], "line 2 of .* has no turns"),
-        ([{"prompts": {"sales": "x"}, "turns": [{"text": "hi"}]}], "turn 0 of line 1 .* no role; "),
-        ([{**good, "turns": [{"role": "boss", "text": "hi"}]}], "has the role 'boss'; the roles"),
-        ([{"turns": good["turns"]}], "has neither a scenario nor prompts"),
-        ([{"prompts": {"boss": "x"}, "turns": spoken}], "a prompt for 'boss'"),
-        ([{**good, "turns": [{"role": "sales"}]}], "has no text"),
-        ([{**good, "turns": [*spoken[:2]]}], "turn 1 of line 1 .* is sales's, and customer is to"),
-        ([broken], "turn 2 of line 1 .* no legal turn of customer .not_json"),
-        ([{**good, "scenario": without}], "without private parts for sales and customer"),
-        ([], "holds no transcript"),
-    ):
-        with pytest.raises(UserError, match=said) as caught:
-            read_transcripts(written(tmp_path, *rows), domain)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match=r"nowhere\.jsonl cannot be read"):
-        read_transcripts("nowhere.jsonl", domain)
 
 
 # ------------------------------------------------------------------------- the tokenizer
@@ -485,21 +265,3 @@ def test_a_call_is_told_anew_with_another_observation(domain: Domain) -> None:
         for t, scenario in zip(played, reversed(scenarios), strict=True)
     ]
     assert any(moved)
-
-
-def test_examples_are_the_same_whoever_asks(domain: Domain) -> None:
-    made = [
-        examples(
-            domain,
-            SPEECH,
-            families=FAMILIES,
-            count=4,
-            seed=0,
-            number_weight=2.0,
-            deals_only=False,
-        )
-        for _ in range(2)
-    ]
-    assert len(made[0]) == 8
-    for one, other in zip(*made, strict=True):
-        assert one.ids.tolist() == other.ids.tolist()

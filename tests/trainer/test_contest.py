@@ -404,6 +404,8 @@ def test_a_runs_own_evaluation_seats_frozen_counterparts(scene: Scene, house: Ho
         "development",
     )
     assert [row["cells"]["others"]["planned"] for row in table["rows"]] == [8, 8, 8]
+    assert {o["kind"] for o in table["leakage"]["overlaps"]} >= {"prompt"}  # the rules are shared
+    assert table["leakage"]["stops"] == []
     rows = (scene.both.path / "evaluation" / "agent0-others.jsonl").read_text().splitlines()
     names = Counter(name for row in rows for name in json.loads(row)["speakers"].values())
     updates = find_frozen(alone, ROLES).updates
