@@ -15,7 +15,8 @@ from experiments.calls import ablation, large
 from experiments.settings import DEALS, MINI, TINY_NETWORKS
 from ibrl_jax.studies.declare import Design, Row, Run, Study
 from ibrl_jax.studies.figures import reward_curves
-from ibrl_jax.studies.tables import comparisons, result_table, seed_table
+from ibrl_jax.studies.odds import odds_of_failing
+from ibrl_jax.studies.tables import result_table, seed_table
 from ibrl_jax.studies.training import curve_table, what_runs_had
 from ibrl_jax.studies.verdict import verdict
 
@@ -69,7 +70,7 @@ STUDY = Study(
         "Where the curves went": curve_table,
         "At the end, evaluated": result_table,
         "What the figures say": verdict,
-        "Comparisons of the policies": comparisons,
+        "Comparisons of the policies": odds_of_failing,
         "Seeds": seed_table,
         "What training had": what_runs_had,
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from experiments import table1, table2
 from experiments.settings import DEALS, TINY_NETWORKS
-from ibrl_jax.studies.curves import course, printed_course
+from ibrl_jax.studies.curves import printed_course
 from ibrl_jax.studies.declare import Design, Study
 from ibrl_jax.studies.figures import reward_curves
 from ibrl_jax.studies.training import curve_table, what_runs_had
@@ -41,10 +41,9 @@ STUDY = Study(
     about="Do both roles' rewards grow, or does one live off the other?",
     designs={"mini": mini, "paper": at_scale},
     parts={
-        "Course": course,
+        "Where the curves went": curve_table,
         "Reward in training": reward_curves,
         "The paper's own": printed_course,
-        "First and last iterations": curve_table,
         "What training had": what_runs_had,
     },
 )

@@ -59,7 +59,7 @@ mini = Design(
 
 at_scale = Design(
     runs=(
-        checkpoints(table1.at_scale.runs[0], IB_RL, ("sales", "customer"), 9),
+        checkpoints(table1.at_scale.runs[0], IB_RL, ("sales",), 9),
         checkpoints(table1.at_scale.runs[1], UNILATERAL, ("sales",), 9),
     ),
     columns=(FIXED, *table1.at_scale.columns),

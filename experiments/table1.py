@@ -12,9 +12,9 @@ from experiments.calls import SIMULATED, large
 from experiments.settings import endpoint
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.studies import paper
-from ibrl_jax.studies.calls import odds_of_failing
 from ibrl_jax.studies.declare import Column, Design, Measured, Printed, Reference, Row, Run, Study
 from ibrl_jax.studies.figures import bars
+from ibrl_jax.studies.odds import odds_of_failing
 from ibrl_jax.studies.tables import printed_table, result_table, seed_table
 from ibrl_jax.studies.training import what_runs_had
 from ibrl_jax.studies.verdict import verdict

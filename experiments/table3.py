@@ -14,7 +14,8 @@ from experiments.settings import DEALS, MINI, TINY_NETWORKS
 from ibrl_jax.studies import paper
 from ibrl_jax.studies.declare import Design, Printed, Row, Run, Study
 from ibrl_jax.studies.figures import bars
-from ibrl_jax.studies.tables import comparisons, printed_table, result_table, seed_table
+from ibrl_jax.studies.odds import odds_of_failing
+from ibrl_jax.studies.tables import printed_table, result_table, seed_table
 from ibrl_jax.studies.training import curve_table, what_runs_had
 from ibrl_jax.studies.verdict import verdict
 
@@ -74,7 +75,7 @@ STUDY = Study(
         "Figure": bars,
         "What the figures say": verdict,
         "The paper's own": printed_table,
-        "Comparisons of the policies": comparisons,
+        "Comparisons of the policies": odds_of_failing,
         "Seeds": seed_table,
         "Rewards in training": curve_table,
         "What training had": what_runs_had,

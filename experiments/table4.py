@@ -8,8 +8,9 @@ from __future__ import annotations
 from experiments import heldout, table1, table2
 from experiments.settings import DEALS, MINI, TINY_NETWORKS
 from ibrl_jax.studies.declare import Design, Row, Run, Study
+from ibrl_jax.studies.odds import odds_of_failing
 from ibrl_jax.studies.returns import printed_returns, returns_of
-from ibrl_jax.studies.tables import comparisons, result_table, seed_table
+from ibrl_jax.studies.tables import result_table, seed_table
 from ibrl_jax.studies.training import what_runs_had
 from ibrl_jax.studies.verdict import verdict
 
@@ -62,7 +63,7 @@ STUDY = Study(
         "The paper's own": printed_returns,
         "Held-out results": result_table,
         "What the figures say": verdict,
-        "Comparisons of the policies": comparisons,
+        "Comparisons of the policies": odds_of_failing,
         "Seeds": seed_table,
         "What training had": what_runs_had,
     },

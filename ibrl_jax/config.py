@@ -67,27 +67,29 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     """
     for _ in _walk_all(config):  # a file may have put a value where a group must stand
         pass
-    for option in overrides:
-        key, equals, text = option.removeprefix("--").removeprefix("config.").partition("=")
-        if not option.startswith("--config.") or not equals:
-            raise UserError(
-                f"{option!r} is not an option; a setting is changed by --config.key=value"
-            )
-        field = _field(key, _schema(config.domain))
-        value = field.parse(text)
-        problem = field.problem(value)
-        if problem:
-            raise UserError(f"config.{key} {problem} ({field.doc})")
-        node = config
-        *parents, last = key.split(".")
-        for parent in parents:
-            if parent not in node:  # the first setting of an endpoint that the command line names
-                with node.unlocked():
-                    node[parent] = endpoint()
-            node = node[parent]
-        with node.unlocked(), node.ignore_type():
-            node[last] = value
+    with config.unlocked(), config.ignore_type():
+        for option in overrides:
+            _override(config, option)
     return check(config)
+
+
+def _override(config: ConfigDict, option: str) -> None:
+    """Change one setting of a config that is unlocked."""
+    key, equals, text = option.removeprefix("--").removeprefix("config.").partition("=")
+    if not option.startswith("--config.") or not equals:
+        raise UserError(f"{option!r} is not an option; a setting is changed by --config.key=value")
+    field = _field(key, _schema(config.domain))
+    value = field.parse(text)
+    problem = field.problem(value)
+    if problem:
+        raise UserError(f"config.{key} {problem} ({field.doc})")
+    node = config
+    *parents, last = key.split(".")
+    for parent in parents:
+        if parent not in node:  # the first setting of an endpoint that the command line names
+            node[parent] = endpoint()
+        node = node[parent]
+    node[last] = value
 
 
 def check(config: ConfigDict) -> ConfigDict:

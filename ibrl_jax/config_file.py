@@ -25,7 +25,8 @@ def read_config(path: str) -> ConfigDict:
         raise UserError(f"{path} is not a Python file; a config is one with a get_config()")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        # Compiled anew: two versions of a file within a second would share Python's compiled one.
+        exec(compile(file.read_bytes(), path, "exec"), module.__dict__)
         config = module.get_config()
     except UserError:
         raise

@@ -3,13 +3,16 @@
     python -m ibrl_jax.study --study=table2 --scale=mini --seeds=0,1,2,3,4 --jobs=2
 
 What is finished is used as it is, and what was stopped goes on. `--plan` says what there is to do
-and where, and begins nothing. `--to` is where the table goes; `--config.key=value` changes every
-run and evaluation. Exit code 2, after whatever there is was laid out, if a job failed.
+and where, and begins nothing. `--config.key=value` changes every run and evaluation. `--to` is
+where the table goes; without it, a folder whose name says what was asked for otherwise than the
+study does. Exit code 2, after whatever there is was laid out, if a job failed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +26,8 @@ from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.host import cores
 from ibrl_jax.reporting.progress import duration
+from ibrl_jax.settings import ROLES
+from ibrl_jax.studies.contents import PATHS
 from ibrl_jax.studies.declare import Study, need
 from ibrl_jax.studies.pages import coverage, headline, write_study
 from ibrl_jax.studies.plan import Plan, plan
@@ -31,6 +36,10 @@ from ibrl_jax.trainer.jobs import Ended, run_jobs, seeds_of, shares
 from ibrl_jax.trainer.processes import Job
 
 STUDIES = Path("experiments")
+
+_LONGEST = 80
+"""Characters of what is told in a folder's name; more, or a path, is told by a hash."""
+_PLAIN = re.compile(r"[\w.,=+-]+")
 
 
 def main(argv: Sequence[str], console: Console) -> None:
@@ -42,8 +51,8 @@ def main(argv: Sequence[str], console: Console) -> None:
         scales = ", ".join(study.designs)
         raise UserError(f"--scale is {scale!r}; {study.name} has {scales}")
     design = study.designs[scale]
-    usual = ",".join(map(str, design.seeds or study.seeds))
-    seeds = tuple(seeds_of(options.get("seeds", usual)))
+    usual = design.seeds or study.seeds
+    seeds = tuple(seeds_of(options.get("seeds", ",".join(map(str, usual)))))
     planned = plan(design, seeds, options.overrides)
     if options.flag("plan"):
         for line in told(planned):
@@ -54,14 +63,17 @@ def main(argv: Sequence[str], console: Console) -> None:
     at_once = options.number("jobs", max(1, min(cores(), len(planned.jobs))))
     shares(at_once)
     root = Path(planned.settings.run.root)
-    to = Path(options.get("to", str(root / f"{study.name}-{scale}")))
+    changed = otherwise(seeds if set(seeds) != set(usual) else (), options.overrides)
+    to = Path(options.get("to", str(root / "-".join([study.name, scale, *changed]))))
     command = shlex.join(["python", "-m", "ibrl_jax.study", *(o for o in argv if o != "--")])
     with log_of(to / "log.txt", command) as keep:
         ended = run_jobs(planned.jobs, at_once, console, keep)
         keep(_sum(ended))
-        if interrupted := [e.job.name for e in ended if e.ending == "stopped"]:
+        failed = [e.job.name for e in ended if e.ending == "failed"]
+        stopped = [e.job.name for e in ended if e.ending == "stopped"]
+        if stopped or (_not_done(ended) and not failed):  # Ctrl-C, maybe between two jobs
             raise KeyboardInterrupt(
-                f"stopped with {', '.join(interrupted)} not finished; "
+                f"stopped with {', '.join(stopped) or 'some jobs'} not finished; "
                 "the same command goes on from here"
             )
         missing = [f"{e.job.name}: {e.ending}; its log is {e.job.log}" for e in _not_done(ended)]
@@ -74,12 +86,30 @@ def main(argv: Sequence[str], console: Console) -> None:
     sentence = f"{study.title}: {to / study.name}.md, .csv, .json"
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if missing:
-        failed = [e.job.name for e in ended if e.ending == "failed"]
         raise UserError(
             f"{len(missing)} of {len(ended)} jobs are not done ({', '.join(failed)} failed), so "
             f"{to / study.name}.md holds {found['evaluations']} of "
             f"{found['evaluations_planned']} evaluations; the same command goes on with the others"
         )
+
+
+def otherwise(seeds: Sequence[int], overrides: Sequence[str]) -> list[str]:
+    """What is asked for otherwise than a study says, for the name of its page's folder.
+
+    `seeds0-1`, `iterations=50`; what is long or not plain by six digits of a hash. What a run
+    writes and where (`run.*`) is not part of it.
+
+    Args:
+        seeds: those that are not the study's own; empty if they are.
+    """
+    parts = (option.removeprefix("--config.").partition("=") for option in overrides)
+    changes = {key: value for key, _, value in parts if not key.startswith("run.")}
+    told = [f"seeds{'-'.join(map(str, sorted(seeds)))}"] if seeds else []
+    told += [f"{key}={value}" for key, value in sorted(changes.items())]
+    text = "-".join(told)
+    if len(text) > _LONGEST or not _PLAIN.fullmatch(text):
+        told = [hashlib.sha256(text.encode()).hexdigest()[:6]] if text else []
+    return told
 
 
 def load_study(name: str) -> Study:
@@ -126,10 +156,10 @@ def _state(job: Job) -> str:
 def check_inputs(planned: Plan) -> None:
     """Raises UserError if a file that runs read is not there, before anything begins."""
     for one in planned.runs:
-        for key, path in (
-            ("policy.folder", one.config.policy.folder),
-            ("sft.transcripts", one.config.sft.transcripts),
-        ):
+        domain = one.config.domain
+        for key in PATHS:
+            group, _, name = key.partition(".")
+            path = one.config[group][name] if group not in ROLES or group == domain else ""
             if path and not one.job.finished and not Path(path).exists():
                 raise UserError(
                     f"config.{key} of {one.run.label} is {path}, which is not there; "

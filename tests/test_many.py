@@ -180,7 +180,14 @@ def test_what_does_not_heed_ctrl_c_is_killed_at_the_third(tmp_path: Path) -> Non
     thread = interrupt(lambda: job.log.exists() and "ready" in log_of(job), times=3)
     endings, _ = run([job], 1)
     thread.join()
-    assert endings == {"deaf": "failed"}
+    assert endings == {"deaf": "stopped"}
+
+
+def test_what_another_kills_has_failed(tmp_path: Path) -> None:
+    job = make(tmp_path, "shot", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    endings, said = run([job], 1)
+    assert endings == {"shot": "failed"}
+    assert "exit code -9" in said
 
 
 # The seeds of a config

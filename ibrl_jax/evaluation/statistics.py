@@ -85,7 +85,7 @@ class OddsRatio:
     """Odds of failure of `policy` over those of `reference`.
 
     `interval` is None where no finite one exists; `p` is None where no p exists; `p_holm` and
-    `family` (the number of p-values that the correction counted) are set by `compare`.
+    `family` (the number of p-values that the correction counted) are set by `corrected`.
     """
 
     policy: str
@@ -135,7 +135,11 @@ def compare(
 
     Raises UserError for an outcome that is not 0 or 1 (NaN included) or lengths that differ.
     """
-    found = [odds_ratio(reference, arm, settings) for arm in arms]
+    return corrected([odds_ratio(reference, arm, settings) for arm in arms])
+
+
+def corrected(found: Sequence[OddsRatio]) -> tuple[OddsRatio, ...]:
+    """The comparisons of one family with Holm's correction over the p-values that exist."""
     adjusted, family = holm([result.p for result in found])
     return tuple(
         replace(result, p_holm=p, family=family) for result, p in zip(found, adjusted, strict=True)
@@ -283,7 +287,7 @@ def bootstrap_mean(
     """
     weights = np.ones(values.size) if weights is None else weights
     _check("the bootstrap", values, clusters, binary=False)
-    names, top, bottom = _sums([(values, clusters, weights)])
+    names, top, bottom = cluster_sums([(values * weights, weights, clusters)])
     if bottom[0].sum() == 0:
         return Interval(
             mean=None, low=None, high=None, rows=0, clusters=len(names), note="nothing to average"
@@ -304,9 +308,9 @@ def bootstrap_difference(
     """
     for values, clusters in (arm, reference):
         _check("the bootstrap", values, clusters, binary=False)
-    triples = [(v, c, np.ones(v.size)) for v, c in (arm, reference)]
-    names, top, bottom = _sums(triples)
-    rows = np.concatenate([weight for *_, weight in triples])
+    triples = [(v, np.ones(v.size), c) for v, c in (arm, reference)]
+    names, top, bottom = cluster_sums(triples)
+    rows = np.concatenate([weights for _, weights, _ in triples])
     if (bottom.sum(axis=1) == 0).any():
         return Interval(
             mean=None, low=None, high=None, rows=0, clusters=len(names), note="an arm has no rows"
@@ -382,17 +386,19 @@ def _check(name: str, values: np.ndarray, clusters: np.ndarray, *, binary: bool)
 
 def _gee(reference: Arm, arm: Arm, covariance: str) -> tuple[float, float]:
     """b1 and its standard error."""
-    import statsmodels.api as sm
+    from statsmodels.genmod.cov_struct import Independence
+    from statsmodels.genmod.families import Binomial
+    from statsmodels.genmod.generalized_estimating_equations import GEE
 
     fails = np.concatenate([reference.fails, arm.fails]).astype(np.float64)
     is_arm = np.repeat([0.0, 1.0], [reference.fails.size, arm.fails.size])
     _, groups = np.unique(np.concatenate([reference.clusters, arm.clusters]), return_inverse=True)
-    model = sm.GEE(
+    model = GEE(
         fails,
         np.stack([np.ones_like(is_arm), is_arm], axis=1),  # [N, 2]
         groups=groups,
-        family=sm.families.Binomial(),
-        cov_struct=sm.cov_struct.Independence(),
+        family=Binomial(),
+        cov_struct=Independence(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # an error that is NaN is handled above
@@ -400,15 +406,34 @@ def _gee(reference: Arm, arm: Arm, covariance: str) -> tuple[float, float]:
         return float(fit.params[1]), float(fit.bse[1])
 
 
-def _sums(
+def cluster_sums(
     arms: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cluster labels [C], and each arm's weighted sums and weights by cluster, both [arms, C]."""
-    names, owner = np.unique(np.concatenate([c for _, c, _ in arms]), return_inverse=True)
-    cuts = np.split(owner, np.cumsum([c.size for _, c, _ in arms])[:-1])
-    top = [np.bincount(o, v * w, len(names)) for o, (v, _, w) in zip(cuts, arms, strict=True)]
-    bottom = [np.bincount(o, w, len(names)) for o, (_, _, w) in zip(cuts, arms, strict=True)]
+    """Sums by cluster of arms that are quotients: (top [N], bottom [N], clusters [N]) each.
+
+    Returns the cluster labels of all arms together, [C], and both sums, [arms, C].
+    """
+    names, owner = np.unique(np.concatenate([c for *_, c in arms]), return_inverse=True)
+    cuts = np.split(owner, np.cumsum([c.size for *_, c in arms])[:-1])
+    top = [np.bincount(o, t, len(names)) for o, (t, _, _) in zip(cuts, arms, strict=True)]
+    bottom = [np.bincount(o, b, len(names)) for o, (_, b, _) in zip(cuts, arms, strict=True)]
     return names, np.stack(top), np.stack(bottom)
+
+
+def percentiles(
+    drawn: np.ndarray, settings: StatisticsSettings
+) -> tuple[tuple[float, float] | None, str]:
+    """The interval in which the middle `confidence` of resampled values [R] lies.
+
+    With it a note on resamples that had no value (NaN), which are left out; None without any value.
+    """
+    kept = drawn[np.isfinite(drawn)]
+    if not kept.size:
+        return None, "no resample had rows"
+    tail = 50 * (1 - settings.confidence)
+    low, high = (float(x) for x in np.percentile(kept, [tail, 100 - tail]))
+    lost = drawn.size - kept.size
+    return (low, high), f"{lost} of {drawn.size} resamples had no rows" if lost else ""
 
 
 def _resampled(top: np.ndarray, bottom: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
@@ -433,13 +458,10 @@ def _interval(
         return Interval(
             mean=mean, low=None, high=None, rows=rows, clusters=clusters, note="one cluster only"
         )
-    kept = drawn[np.isfinite(drawn)]
-    tail = 50 * (1 - settings.confidence)
-    low, high = (float(x) for x in np.percentile(kept, [tail, 100 - tail]))
-    notes = []
-    if kept.size < drawn.size:
-        notes.append(f"{drawn.size - kept.size} of {drawn.size} resamples had no rows")
-    if low == high:
+    found, note = percentiles(drawn, settings)
+    low, high = found or (None, None)
+    notes = [note] if note else []
+    if found and low == high:
         notes.append("clusters do not differ, so the interval has no width")
     return Interval(
         mean=mean, low=low, high=high, rows=rows, clusters=clusters, note="; ".join(notes)

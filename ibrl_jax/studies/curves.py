@@ -1,4 +1,4 @@
-"""Parts whose axis is training: where rewards went, and what checkpoints do."""
+"""Parts whose axis is training: what checkpoints do, and what the paper reads off its curves."""
 
 from __future__ import annotations
 
@@ -6,76 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ibrl_jax.evaluation.statistics import Interval
-from ibrl_jax.reporting.figures import EMA_ALPHA
-from ibrl_jax.reporting.runs import ema
 from ibrl_jax.reporting.style import INK, colour, house_style
 from ibrl_jax.studies import paper, pooled, seeds
 from ibrl_jax.studies.declare import Measured, Piece, Row, Run
-from ibrl_jax.studies.figures import by_iteration, mean_over_seeds
-from ibrl_jax.studies.results import Results
-from ibrl_jax.studies.tables import contrast_json, contrast_text, markdown
+from ibrl_jax.studies.results import Cell, Results
+from ibrl_jax.studies.results import pooled as merged
+from ibrl_jax.studies.tables import CONTRAST, contrast_json, contrast_text, markdown
 
 _WORDS = {1: "rises", -1: "falls", 0: "no clear change", None: "not judged"}
-
-
-def course(results: Results) -> Piece:
-    """Where each role's smoothed reward began, was least and greatest, and ended.
-
-    Of the moving average of the mean over seeds; a seed *gains* where its own average ends above
-    where it began.
-    """
-    lines, rows = [], []
-    for run in results.design.runs:
-        found = results.metrics.get(run.label, {})
-        for role in dict.fromkeys(r for m in found.values() for row in m[:1] for r in row["roles"]):
-            values = by_iteration(found, role)
-            smooth = ema(mean_over_seeds(values), EMA_ALPHA)
-            known = np.flatnonzero(np.isfinite(smooth))
-            if not known.size:
-                continue
-            least, most = (int(known[i(smooth[known])]) for i in (np.argmin, np.argmax))
-            ends = [_ends(ema(one, EMA_ALPHA)) for one in values]
-            gains = sum(last > first for first, last in ends)
-            first, last = smooth[known[0]], smooth[known[-1]]
-            row = {
-                "row": run.label,
-                "role": role,
-                "first": float(first),
-                "least": float(smooth[least]),
-                "least_at": least,
-                "most": float(smooth[most]),
-                "most_at": most,
-                "last": float(last),
-                "seeds_that_gain": gains,
-                "seeds": len(ends),
-            }
-            rows.append(row)
-            lines.append(
-                [
-                    run.label,
-                    role,
-                    f"{first:+.3f}",
-                    f"{smooth[least]:+.3f} at {least}",
-                    f"{smooth[most]:+.3f} at {most}",
-                    f"{last:+.3f}",
-                    f"{gains} of {len(ends)}",
-                ]
-            )
-    if not lines:
-        return Piece(markdown="No run has begun, so there are no curves.\n")
-    head = ["Run", "Role", "First", "Least", "Greatest", "Last", "Seeds that gain"]
-    text = markdown(head, lines)
-    text += (
-        f"\n\nOf the moving average (alpha {EMA_ALPHA:g}) of the mean over seeds; a seed gains "
-        "where its own ends above where it began.\n"
-    )
-    return Piece(markdown=text, rows=rows, data=rows)
 
 
 def printed_course(results: Results) -> Piece:
@@ -88,11 +31,6 @@ def printed_course(results: Results) -> Piece:
     text = "As the paper's text reads them off (TeleSales, 9B, smoothed):\n\n"
     text += markdown(["Role", *keys], lines) + "\n"
     return Piece(markdown=text, data={role: dict(row) for role, row in paper.FIGURE4.items()})
-
-
-def _ends(smooth: np.ndarray) -> tuple[float, float]:
-    known = smooth[np.isfinite(smooth)]
-    return (float(known[0]), float(known[-1])) if known.size else (0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +72,7 @@ def checkpoint_curves(results: Results) -> Piece:
     scenarios and a dot for each seed."""
     measures, columns = _judged(results), results.design.shown
     lines = lines_of(results)
-    if not any(
-        results.cell((row.label,), c) for li in lines for row in li.rows.values() for c in columns
-    ):
+    if not any(_cells(results, line, column) for line in lines for column in columns):
         return Piece(markdown="No checkpoint has been measured.\n")
     with house_style(results.study.name):
         figure = Figure(figsize=(3.9 * len(columns) + 0.6, 2.8 * len(measures) + 0.6))
@@ -172,18 +108,17 @@ def _curve(
     """One line; `shift` [iterations] keeps the marks of several apart."""
     factor = 100 if measure.form == "percent" else 1
     xs, ys = [], []
-    for iteration, row in line.rows.items():
-        found = _point(results, row, column, measure)
-        if found is None or found.mean is None:
+    for iteration, cells in _cells(results, line, column).items():
+        found = pooled.interval(merged(list(cells.values())), measure, results.statistics)
+        if found.mean is None:
             continue
         x = iteration + shift
         xs.append(x)
         ys.append(factor * found.mean)
         if found.low is not None and found.high is not None:
             axes.plot([x, x], [factor * found.low, factor * found.high], color=ink, linewidth=1.0)
-        spots = [
-            factor * v for v in pooled.by_seed(results, (row.label,), column, measure).values()
-        ]
+        values = (cell.value(measure) for cell in cells.values())
+        spots = [factor * value for value in values if value is not None]
         axes.plot([x] * len(spots), spots, "o", color=ink, markersize=2, alpha=0.4)
     if xs:
         axes.plot(xs, ys, color=ink, linewidth=1.8, label=line.label)
@@ -198,21 +133,24 @@ def checkpoint_table(results: Results) -> Piece:
         for column in results.design.shown:
             table = []
             for line in lines:
-                cells = []
-                for k in iterations:
-                    row = line.rows.get(k)
-                    found = _point(results, row, column, measure) if row else None
-                    cells.append(_told(found, measure))
-                    if row and found is not None:
-                        rows.append(_point_json(results, line, k, row, column, measure, found))
-                table.append([line.label, *cells])
-            head = ["After iteration", *map(str, iterations)]
+                cells = _cells(results, line, column)
+                told = dict.fromkeys(iterations, "–")
+                for k, by_seed in cells.items():
+                    whole = merged(list(by_seed.values()))
+                    found = pooled.interval(whole, measure, results.statistics)
+                    told[k] = _told(found, measure)
+                    at = {"row": line.label, "iteration": k, "column": column}
+                    rows.append({**at, **_point_json(found, by_seed, measure)})
+                count = max(map(len, cells.values()), default=0)
+                table.append([line.label, *told.values(), f"{count}/{len(results.seeds)}"])
+            head = ["After iteration", *map(str, iterations), "Seeds"]
             text += f"{measure.title}, {column}:\n\n{markdown(head, table)}\n\n"
     if not rows:
         return Piece(markdown="No checkpoint has been measured.\n")
     text += (
-        f"All seeds' dialogues together; brackets: {results.statistics.confidence:.0%} over "
-        "clusters of scenarios. Iteration 0 is the start, which all share.\n"
+        f"The dialogues of all seeds that a line's checkpoints have; brackets: "
+        f"{results.statistics.confidence:.0%} over clusters of scenarios. Iteration 0 is the "
+        "start, which all share.\n"
     )
     return Piece(markdown=text, rows=rows, data=rows)
 
@@ -237,7 +175,7 @@ def checkpoint_changes(results: Results) -> Piece:
                     ]
                     found = seeds.contrast(arms, results.statistics)
                     word = _WORDS[found.verdict]
-                    cells.append(_change(found, measure, word))
+                    cells.append(contrast_text(found, measure, word))
                     if found.mean is not None:
                         rows.append(
                             {
@@ -255,9 +193,9 @@ def checkpoint_changes(results: Results) -> Piece:
     if not rows:
         return Piece(markdown="Nothing can be said: no run has been evaluated.\n")
     text += (
-        "Mean over seeds [interval over seeds and scenarios] seeds above 0 of all; *rises* and "
-        "*falls* stand where this interval and Student's t over seeds both leave 0 out, and with "
-        "one seed nothing is judged.\n"
+        f"{CONTRAST[0].upper()}{CONTRAST[1:]}; *rises* and *falls* stand where both intervals "
+        "leave 0 out, and with one seed nothing is judged. The halves meet at the checkpoint that "
+        "is nearest to the middle.\n"
     )
     return Piece(markdown=text, rows=rows, data=rows)
 
@@ -266,45 +204,32 @@ def _judged(results: Results) -> Sequence[Measured]:
     return [m for m in results.design.measures if m.key in results.design.judged]
 
 
-def _point(results: Results, row: Row, column: str, measure: Measured) -> Interval | None:
-    cell = results.cell((row.label,), column)
-    return pooled.interval(cell, measure, results.statistics) if cell else None
+def _cells(results: Results, line: Line, column: str) -> dict[int, dict[int, Cell]]:
+    """What a line's checkpoints did in a column, by iteration and seed.
+
+    Of the seeds that all have which are measured there, so that no step of a line is one of seeds.
+    """
+    found = {k: results.by_seed((row.label,), column) for k, row in line.rows.items()}
+    found = {k: cells for k, cells in found.items() if cells}
+    shared = set.intersection(*map(set, found.values())) if found else set()
+    return {k: {s: cells[s] for s in cells if s in shared} for k, cells in found.items() if shared}
 
 
-def _point_json(
-    results: Results,
-    line: Line,
-    iteration: int,
-    row: Row,
-    column: str,
-    measure: Measured,
-    found: Interval,
-) -> dict[str, Any]:
+def _point_json(found: Interval, by_seed: Mapping[int, Cell], measure: Measured) -> dict[str, Any]:
+    values = {seed: cell.value(measure) for seed, cell in by_seed.items()}
     return {
-        "row": line.label,
-        "iteration": iteration,
-        "column": column,
         "measure": measure.key,
         "value": found.mean,
         "low": found.low,
         "high": found.high,
         "n": found.rows,
         "clusters": found.clusters,
-        "by_seed": pooled.by_seed(results, (row.label,), column, measure),
+        "by_seed": {seed: value for seed, value in values.items() if value is not None},
     }
 
 
-def _told(found: Interval | None, measure: Measured) -> str:
-    if found is None:
-        return "–"
+def _told(found: Interval, measure: Measured) -> str:
     text = measure.write(found.mean)
     if found.low is None or found.high is None:
         return text
     return f"{text} [{measure.write(found.low)}, {measure.write(found.high)}]"
-
-
-def _change(found: seeds.Contrast, measure: Measured, word: str) -> str:
-    text = contrast_text(found, measure)
-    if found.mean is None:
-        return text
-    return f"{text} {found.above}/{len(found.by_seed)}: **{word}**"

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import erf
@@ -32,6 +33,31 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 _LONGEST = 256
 """Tokens of a text that are read, as sentence-transformers reads this model."""
 _BATCH = 64
+
+_CONFIG = {
+    "model_type": "bert",
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+"""What its configuration says."""
+_KNOWN = (
+    "That is a happy person",
+    (
+        ("That is a happy dog", 0.6945773),
+        ("That is a very happy person", 0.9429150),
+        ("Today is a sunny day", 0.2568761),
+    ),
+)
+"""A text, and its published similarities to others: many a network has the same shapes."""
+_CLOSE = 0.005
+"""Weights in half precision come this near."""
 
 Encoder = Callable[[Sequence[str]], np.ndarray]
 """Texts to their embeddings, [N, D], each of length 1."""
@@ -47,18 +73,22 @@ def encoder() -> Encoder | None:
     place = Path(named) if named else _installed()
     if place is None:
         return None
-    config, weights, tokenizer = _files(place)
-    from safetensors.numpy import load
-    from tokenizers import Tokenizer
-
-    read = Tokenizer.from_str(tokenizer.decode("utf-8"))
-    read.no_padding()
-    read.enable_truncation(_LONGEST)
-    bert = Bert(json.loads(config), load(weights))
+    config, weights, read = _read(place)
+    if wrong := _differs(config, weights):
+        raise UserError(f"{place} holds another network than {NAME}: {wrong}")
+    bert = Bert(config, weights)
 
     def embed(texts: Sequence[str]) -> np.ndarray:
         return bert.embed([encoded.ids for encoded in read.encode_batch(list(texts))])
 
+    text, others = _KNOWN
+    first, *rest = embed([text, *(other for other, _ in others)])
+    for vector, (other, published) in zip(rest, others, strict=True):
+        if not abs(float(first @ vector) - published) < _CLOSE:
+            raise UserError(
+                f"{place} holds another network than {NAME}, or another tokenizer: it finds "
+                f"{text!r} and {other!r} {float(first @ vector):.3f} alike, not {published:.3f}"
+            )
     return embed
 
 
@@ -137,15 +167,72 @@ def _installed() -> Path | None:
     return file if file.is_file() else None
 
 
-def _files(place: Path) -> list[bytes]:
-    """The model's files. Raises UserError if one of them is not there."""
+def shapes() -> dict[str, tuple[int, ...]]:
+    """Every tensor that the model has, by its name, as it is published."""
+    width, inner = int(_CONFIG["hidden_size"]), int(_CONFIG["intermediate_size"])
+    found: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (int(_CONFIG["vocab_size"]), width),
+        "embeddings.position_embeddings.weight": (int(_CONFIG["max_position_embeddings"]), width),
+        "embeddings.token_type_embeddings.weight": (int(_CONFIG["type_vocab_size"]), width),
+    }
+    linear = {"intermediate.dense": (inner, width), "output.dense": (width, inner)}
+    linear |= {f"attention.self.{name}": (width, width) for name in ("query", "key", "value")}
+    linear["attention.output.dense"] = (width, width)
+    norms = ["embeddings.LayerNorm"]
+    for n in range(int(_CONFIG["num_hidden_layers"])):
+        at = f"encoder.layer.{n}"
+        for name, shape in linear.items():
+            found |= {f"{at}.{name}.weight": shape, f"{at}.{name}.bias": shape[:1]}
+        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
+    for name in norms:
+        found |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    return found
+
+
+def _differs(config: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> str:
+    """How a configuration and weights differ from the model's, in words; empty if they do not."""
+    for key, value in _CONFIG.items():
+        if config.get(key) != value:
+            return f"its config.json has {key} {config.get(key)!r}, not {value!r}"
+    there = {name.removeprefix("bert."): w.shape for name, w in weights.items()}
+    for name, shape in shapes().items():
+        if name not in there:
+            return f"it has no tensor {name}"
+        if there[name] != shape:
+            return f"its tensor {name} is {there[name]}, not {shape}"
+    return ""
+
+
+def _read(place: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Any]:
+    """Configuration, weights and tokenizer. Raises UserError if one is not there or is damaged."""
+    from safetensors.numpy import load
+    from tokenizers import Tokenizer
+
+    name = place.name
     try:
-        if place.is_dir():
-            return [(place / name).read_bytes() for name in _FILES]
-        with zipfile.ZipFile(place) as archive:
-            return [archive.read(name) for name in _FILES]
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        config, weights, tokenizer = _files(place)
+        name = "config.json"
+        values = json.loads(config)
+        if not isinstance(values, dict):
+            raise ValueError("it is no mapping")
+        name = "model.safetensors"
+        tensors = load(weights)
+        name = "tokenizer.json"
+        read = Tokenizer.from_str(tokenizer.decode("utf-8"))
+    except Exception as error:  # four formats, whose readers have errors of their own
+        told = " ".join(str(error).split())
         raise UserError(
-            f"{place} is no copy of {NAME} ({error}); {VARIABLE} names a folder or zip file with "
-            f"{', '.join(_FILES)}"
+            f"{place} is no copy of {NAME} ({name}: {told}); {VARIABLE} names a folder or zip file "
+            f"with {', '.join(_FILES)}"
         ) from error
+    read.no_padding()
+    read.enable_truncation(_LONGEST)
+    return values, tensors, read
+
+
+def _files(place: Path) -> list[bytes]:
+    """The model's files, as they lie there."""
+    if place.is_dir():
+        return [(place / name).read_bytes() for name in _FILES]
+    with zipfile.ZipFile(place) as archive:
+        return [archive.read(name) for name in _FILES]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ibrl_jax.studies.declare import Piece
 from ibrl_jax.studies.figures import as_png, as_svg
+from ibrl_jax.studies.plan import RESULTS_VERSION, shaping
 from ibrl_jax.studies.results import Results
 from ibrl_jax.studies.tables import groups
 from ibrl_jax.trainer.run import as_json, read_json, write_json, write_text
@@ -113,7 +114,12 @@ def document(results: Results, pieces: Mapping[str, Piece], command: str) -> dic
     for planned in results.plan.runs:
         run = runs.setdefault(
             planned.run.label,
-            {"file": planned.file, "config": as_json(planned.config), "seeds": {}},
+            {
+                "file": planned.file,
+                "config": as_json(planned.config),
+                "contents": shaping(planned.config).get("contents", {}),
+                "seeds": {},
+            },
         )
         summary = planned.folder.path / "summary.json"
         run["seeds"][str(planned.seed)] = {
@@ -138,6 +144,7 @@ def document(results: Results, pieces: Mapping[str, Piece], command: str) -> dic
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
+        "results_version": RESULTS_VERSION,
         "statistics": {
             "confidence": results.statistics.confidence,
             "resamples": results.statistics.resamples,

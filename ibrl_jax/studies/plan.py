@@ -8,8 +8,9 @@
   evaluations/<what>-<hash>/seed<k>/  evaluation.json, outcomes.csv, log.txt
 ```
 
-Folders are keyed by all that shapes what is in them, so a study finds what another one has made,
-and a changed setting never meets what an earlier one left.
+Folders are keyed by all that shapes what is in them: settings, what lies in the files that they
+name, and `RESULTS_VERSION`. So a study finds what another one has made, and a changed setting or
+file never meets what an earlier one left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
+from ibrl_jax.settings import ROLES
+from ibrl_jax.studies.contents import contents
 from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resolved
+from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.jobs import is_finished
 from ibrl_jax.trainer.policies import is_policy
 from ibrl_jax.trainer.processes import Job
@@ -35,6 +39,11 @@ from ibrl_jax.trainer.weights import fingerprint
 
 ROOT = "runs/studies"
 """Where the runs of studies lie, unless `run.root` says otherwise."""
+
+RESULTS_VERSION = 1
+"""Raised by hand where the code changes what the same settings lead to (other random numbers, a
+rule of the game, a loss): every study then begins anew. What only reads, tells or speeds up leaves
+it alone. It is part of the keys from 2 on."""
 
 START = "frozen:start"
 """In a column: the start of the run that is measured."""
@@ -161,9 +170,10 @@ def _plain(overrides: Sequence[str]) -> ConfigDict:
 def _run(run: Run, seed: int, overrides: Sequence[str], missing: set[str]) -> PlannedRun:
     changes = options({"run.root": ROOT} | resolved(run.changes, missing))
     given = [*changes, *overrides]
-    name = f"{run.name}-{_key(shaping(configs.load(run.file, given)))}"
-    full = (*given, f"--config.name={name}", f"--config.seed={seed}")
-    config = configs.load(run.file, full)
+    config = configs.load(run.file, given)
+    own = (f"--config.name={run.name}-{_key(shaping(config))}", f"--config.seed={seed}")
+    full = (*given, *own)
+    config = configs.override(config, own)
     folder = RunFolder.of(config)
     folder.check(config)
     command = (sys.executable, "-m", "ibrl_jax.train", f"--config={run.file}", *full)
@@ -186,14 +196,19 @@ def _run(run: Run, seed: int, overrides: Sequence[str], missing: set[str]) -> Pl
 
 
 def shaping(config: ConfigDict) -> dict[str, Any]:
-    """All settings that shape a run but its seed, by key.
+    """All settings that shape a run but its seed, by key, and what lies in files that they name.
 
     How often policies are kept counts too: a study that needs snapshots must not find a run that
     has none.
     """
     values = dict(_flat(as_json(config)))
     kept = {key: value for key, value in values.items() if not _apart(key)}
-    return kept | {"run.snapshots_every": values["run.snapshots_every"]}
+    kept["run.snapshots_every"] = values["run.snapshots_every"]
+    if files := contents(kept):
+        kept["contents"] = files
+    if RESULTS_VERSION > 1:
+        kept["results"] = RESULTS_VERSION
+    return kept
 
 
 def _apart(key: str) -> bool:
@@ -279,8 +294,8 @@ def _evaluation(
         "evaluation.in_system": design.in_system and not references,
         "evaluation.self_play": design.self_play,
     }
-    given = [*planned.overrides, *options(own), *overrides]
-    config = configs.load(planned.file, given)
+    changes = [*options(own), *overrides]
+    config = configs.override(planned.config.copy_and_resolve_references(), changes)
     settings = as_json(config)["evaluation"]
     settings["policies"] = [(r.label, r.policy) for r in references] or list(policies)
     named = planned.policy(Row(label="start", policy="start"))
@@ -299,7 +314,7 @@ def _evaluation(
         folder=folder,
         job=Job(
             name=f"evaluation of {what} seed{seed}",
-            command=(*command, *given, f"--to={folder}"),
+            command=(*command, *planned.overrides, *changes, f"--to={folder}"),
             folder=folder,
             total=0,
             finished=is_of_today(folder)
@@ -311,17 +326,25 @@ def _evaluation(
 
 
 def is_of_today(folder: Path) -> bool:
-    """Whether an evaluation has ended, and was of the policies that lie in their folders now."""
+    """Whether an evaluation has ended, and was of the policies that lie in their folders now, with
+    the counterparts that do."""
     file = folder / "evaluation.json"
     if not file.is_file():
         return False
-    for policy in read_json(file).get("policies", ()):
+    said = read_json(file)
+    for policy in said.get("policies", ()):
         where = policy.get("folder")
         if where and not (
             is_policy(Path(where)) and fingerprint(Path(where)) == policy["fingerprint"]
         ):
             return False
-    return True
+    others = said.get("counterparts", {}).items()
+    then = {name: who["fingerprint"] for name, who in others if "fingerprint" in who}
+    try:
+        roles = ROLES[said["config"]["domain"]] if then else ()
+        return then == {name: find_frozen(name, roles).fingerprint for name in then}
+    except UserError:  # one of them is gone
+        return False
 
 
 def own_start(names: Sequence[str], planned: PlannedRun) -> list[str]:

@@ -147,6 +147,11 @@ def collect(
     for planned in plan.runs:
         if planned.folder.metrics.is_file():
             rows = list(read_lines(planned.folder.metrics))
+            if len(rows) < planned.config.iterations:
+                absent.append(
+                    f"{planned.run.label} at seed {planned.seed} has {len(rows)} of "
+                    f"{planned.config.iterations} iterations, and its curves end there"
+                )
             metrics.setdefault(planned.run.label, {})[planned.seed] = rows
     return Results(
         study=study,

@@ -12,7 +12,11 @@ from matplotlib.figure import Figure
 
 from ibrl_jax.domains.telesales.annotation import KEY, read_decisions
 from ibrl_jax.domains.telesales.labels import Language
-from ibrl_jax.domains.telesales.profiles.composition import COMPOSITIONS, PAPER_SIZE
+from ibrl_jax.domains.telesales.profiles.composition import (
+    COMPOSITIONS,
+    PAPER_SIZE,
+    Composition,
+)
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles
 from ibrl_jax.domains.telesales.profiles.tables import Beside, table7
 from ibrl_jax.domains.telesales.story import compile_offline, with_story
@@ -47,15 +51,20 @@ def composition(results: Results) -> Piece:
     )
 
 
-def composed(seed: int, size: int = PAPER_SIZE, language: Language = "zh") -> Beside:
-    """Table 7 of profiles made with a seed, as `python -m ibrl_jax.profiles --table=7` has it."""
+def composed(
+    seed: int,
+    size: int = PAPER_SIZE,
+    language: Language = "zh",
+    kinds: Sequence[Composition] = COMPOSITIONS,
+) -> Beside:
+    """Table 7 of profiles made with a seed, in each of these compositions."""
     return table7(
         *(
             [
                 with_story(profile, compile_offline(profile, seed))
                 for profile in evaluation_profiles(seed, size, kind, language)
             ]
-            for kind in COMPOSITIONS
+            for kind in kinds
         )
     )
 

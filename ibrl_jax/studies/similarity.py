@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from ibrl_jax.reporting.style import INK, LIGHT, house_style
 from ibrl_jax.studies import minilm, paper
 from ibrl_jax.studies.curves import Line, lines_of
 from ibrl_jax.studies.declare import Part, Piece
+from ibrl_jax.studies.plan import START
 from ibrl_jax.studies.results import Results
 from ibrl_jax.studies.tables import markdown
 
@@ -79,40 +80,56 @@ def similarity_of(label: str, role: str, column: str) -> Part:
         )
         embed = minilm.encoder()
         name = NGRAMS if embed is None else minilm.NAME
-        found: dict[int, Similarity] = {}
-        for seed in results.seeds:
-            said = said_by(results, line, seed, column)
-            if len(said) > 1:
-                found[seed] = similarity(said, embed)
-        if not found:
-            return Piece(markdown="No dialogues of checkpoints are there yet.\n")
-        return _piece(results, found, name)
+        said = {seed: said_by(results, line, seed, column) for seed in results.seeds}
+        whole = {seed: of for seed, of in said.items() if len(of) == len(line.rows) > 1}
+        lacking = ", ".join(
+            f"seed {seed} ({len(of)} of {len(line.rows)} checkpoints)"
+            for seed, of in said.items()
+            if seed not in whole
+        )
+        if not whole:
+            return Piece(markdown=f"No dialogues of all checkpoints are there yet: {lacking}.\n")
+        found = {seed: similarity(of, embed) for seed, of in whole.items()}
+        return _piece(results, found, name, lacking)
 
     return part
 
 
 def said_by(results: Results, line: Line, seed: int, column: str) -> dict[int, Utterances]:
-    """What each checkpoint of a line said in a column, by iteration; those that are there.
+    """What each checkpoint of a line said in a column, by iteration, in evaluations that ended.
+
+    Where seats are not alike the start has been measured in another one than its line's policy. Of
+    its dialogues with itself it is then what it said in the policy's seat that counts, and of
+    others nothing.
 
     Raises:
         UserError: a file of dialogues is damaged.
     """
-    found: dict[int, Utterances] = {}
+    dialogues: dict[int, list[dict[str, Any]]] = {}
     for iteration, row in line.rows.items():
         owner = next(run for run in results.design.runs if row in run.rows)
-        for planned in results.plan.evaluations:
-            if planned.run is not owner or planned.seed != seed:
-                continue
-            file = planned.folder / "dialogues" / cell_file(row.measured_as, column)
-            if file.is_file():
-                found[iteration] = [_utterances(dialogue) for dialogue in read_lines(file)]
-    return {k: found[k] for k in sorted(found) if any(found[k])}
+        if (owner.label, seed) not in results.evaluations:
+            continue
+        planned = next(
+            one for one in results.plan.evaluations if one.run is owner and one.seed == seed
+        )
+        file = planned.folder / "dialogues" / cell_file(row.measured_as, column)
+        if file.is_file():
+            dialogues[iteration] = list(read_lines(file))
+    seats = {d["seat"] for k, these in dialogues.items() if k for d in these}
+    alone = {name for c in results.design.columns if c.name == column for name in c.counterparts}
+    found: dict[int, Utterances] = {}
+    for iteration, these in sorted(dialogues.items()):
+        found[iteration] = [
+            _utterances(d, {d["seat"]} & seats or (seats if alone == {START} else set()))
+            for d in these
+        ]
+    return {iteration: said for iteration, said in found.items() if any(said)}
 
 
-def _utterances(dialogue: Mapping[str, Any]) -> list[str]:
-    """What the policy that was measured said: it held the seat `seat`."""
-    seat = dialogue["seat"]
-    return [t["text"] for t in dialogue["turns"] if t["role"] == seat and t["text"].strip()]
+def _utterances(dialogue: Mapping[str, Any], seats: Collection[str]) -> list[str]:
+    """What was said in some seats of a dialogue."""
+    return [t["text"] for t in dialogue["turns"] if t["role"] in seats and t["text"].strip()]
 
 
 def similarity(said: Mapping[int, Utterances], embed: minilm.Encoder | None = None) -> Similarity:
@@ -194,16 +211,16 @@ def _encoded_means(everything: Sequence[str], embed: minilm.Encoder) -> Any:
     return mean
 
 
-def _piece(results: Results, found: Mapping[int, Similarity], name: str) -> Piece:
+def _piece(results: Results, found: Mapping[int, Similarity], name: str, lacking: str) -> Piece:
+    """`lacking`: the seeds that are left out, in words."""
     seeds = list(found)
-    shared = [found[s] for s in seeds if found[s].iterations == found[seeds[0]].iterations]
-    matrix = np.mean([one.matrix for one in shared], axis=0)
-    iterations = shared[0].iterations
+    matrix = np.mean([one.matrix for one in found.values()], axis=0)
+    iterations = found[seeds[0]].iterations
     lines = [
         [str(k), *(f"{value:.3f}" for value in row)]
         for k, row in zip(iterations, matrix, strict=True)
     ]
-    matrix_text = f"Each checkpoint with each, mean over seeds ({len(shared)}), by {name}:\n\n"
+    matrix_text = f"Each checkpoint with each, mean over seeds ({len(seeds)}), by {name}:\n\n"
     matrix_text += markdown(["After iteration", *map(str, iterations)], lines) + "\n"
     rows: list[dict[str, Any]] = []
     told = []
@@ -229,11 +246,13 @@ def _piece(results: Results, found: Mapping[int, Similarity], name: str) -> Piec
         "\n\nEarly and late: the first and the last third of the checkpoints, the start with the "
         "early ones. Two halves of one checkpoint: of its dialogues, a policy against itself, "
         "which says how alike two checkpoints can be found; of half as many dialogues, so rather "
-        "too low.\n\n"
+        f"too low. Seeds: {len(seeds)} of {len(results.seeds)}"
+        + (f"; left out, since not all is there: {lacking}.\n\n" if lacking else ".\n\n")
     )
     text += matrix_text
     data = {
         "measure": name,
+        "left_out": lacking,
         "figures": rows,
         "seeds": {
             str(s): {

@@ -1,12 +1,11 @@
-"""Parts that are tables: results, the paper's own, comparisons, the spread over seeds."""
+"""Parts that are tables: results, the paper's own, the spread over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from ibrl_jax.reporting.tables import p_value, share
+from ibrl_jax.reporting.tables import share
 from ibrl_jax.studies import pooled, seeds
 from ibrl_jax.studies.declare import Design, Measured, Piece
 from ibrl_jax.studies.results import Cell, Results
@@ -83,45 +82,6 @@ def printed_table(results: Results) -> Piece:
     return Piece(markdown=text + "\n", data=data)
 
 
-def comparisons(results: Results) -> Piece:
-    """Odds ratios of failing against the reference run, Holm-corrected within a column.
-
-    Those against each of its roles alone are in the CSV and the JSON.
-    """
-    found = pooled.families(results)
-    success = results.design.measures[0]
-    lines, rows = [], []
-    for family in found:
-        for ratio in family.ratios:
-            rows.append({"column": family.column, **flat(asdict(ratio))})
-            if family.reference != results.design.against:
-                continue
-            lines.append(
-                [
-                    family.column,
-                    ratio.policy,
-                    f"{100 * (1 - ratio.rates[0]):.1f} / {100 * (1 - ratio.rates[1]):.1f}",
-                    ratio_text(ratio.odds_ratio, ratio.interval),
-                    p_value(ratio.p),
-                    f"{p_value(ratio.p_holm)} (m = {ratio.family})",
-                    ratio.note or ratio.status,
-                ]
-            )
-    if not lines:
-        return Piece(markdown="There is nothing to compare yet.\n")
-    head = ["Column", "Policy", f"{success.title}, its / {results.design.against}'s"]
-    head += ["Odds ratio of failing", "p", "p, Holm", "Remark"]
-    text = markdown(head, lines) + "\n\n"
-    text += (
-        f"Against {results.design.against}, all roles together; those against each role alone are "
-        "in the CSV. Logistic GEE, independence working correlation, sandwich errors; one row a "
-        "dialogue, clustered by scenario, which is one cluster at all seeds. Above 1: it fails "
-        "more often than the reference. Holm within a column. These compare the policies that came "
-        "out; whether a *method* is better is asked of the seeds.\n"
-    )
-    return Piece(markdown=text, rows=rows, data=rows)
-
-
 def seed_table(results: Results) -> Piece:
     """The spread over seeds, and each row's difference from the reference run with the seed as the
     unit."""
@@ -147,7 +107,7 @@ def seed_table(results: Results) -> Piece:
                 mine = pooled.arm(results, 1.0, members, column, measure)
                 theirs = pooled.arm(results, -1.0, trained, column, measure)
                 found = seeds.contrast([mine, theirs], results.statistics)
-                cells.append(_difference(found, measure))
+                cells.append(contrast_text(found, measure))
                 rows.append(
                     {
                         "row": title,
@@ -161,28 +121,36 @@ def seed_table(results: Results) -> Piece:
         text += (
             f"{measure.title}: mean over seeds (least to greatest)\n\n"
             f"{markdown(['Policy', *design.shown], spread)}\n\n"
-            f"{measure.title} less that of {design.against}: mean over seeds [interval over seeds "
-            "and scenarios; of Student's t over seeds] seeds above 0 of all\n\n"
+            f"{measure.title} less that of {design.against}: {CONTRAST}\n\n"
             f"{markdown(['Policy', *design.shown], differences)}\n\n"
         )
     text += (
         f"{results.statistics.confidence:.0%} intervals: bootstrap of "
-        f"{results.statistics.resamples:,} draws of seeds and, within each, of clusters of "
-        "scenarios, both policies together; and Student's t over the seeds' differences. A "
-        "bootstrap of few seeds is too narrow.\n"
+        f"{results.statistics.resamples:,} draws of seeds and of clusters of scenarios, the same "
+        "for both policies; and Student's t over the seeds' differences. A bootstrap of few seeds "
+        "is too narrow.\n"
     )
     return Piece(markdown=text, rows=rows, data=rows)
 
 
-def contrast_text(found: seeds.Contrast, measure: Measured) -> str:
-    """Mean over seeds [interval over seeds and scenarios]; a dash where there is none."""
+CONTRAST = (
+    "mean over seeds [interval over seeds and scenarios; of Student's t over seeds] seeds above 0 "
+    "of all"
+)
+"""How a contrast is written, in words."""
+
+
+def contrast_text(found: seeds.Contrast, measure: Measured, word: str = "") -> str:
+    """A contrast as `CONTRAST` says, and a word on it; a dash where there is none."""
     if found.mean is None:
         return "–"
     text = measure.difference(found.mean)
-    if found.interval:
+    if found.interval and found.t_interval:
         low, high = (measure.difference(x) for x in found.interval)
-        text += f" [{low}, {high}]"
-    return text
+        t_low, t_high = (measure.difference(x) for x in found.t_interval)
+        text += f" [{low}, {high}; t {t_low}, {t_high}]"
+    text += f" {found.above}/{len(found.by_seed)}"
+    return f"{text}: **{word}**" if word else text
 
 
 def contrast_json(found: seeds.Contrast) -> dict[str, Any]:
@@ -300,17 +268,6 @@ def _spread(values: dict[int, float], measure: Measured) -> str:
         return "–"
     mean, least, most = (measure.write(x) for x in found)
     return f"{mean} ({least} to {most})"
-
-
-def _difference(found: seeds.Contrast, measure: Measured) -> str:
-    if found.mean is None:
-        return "–"
-    text = measure.difference(found.mean)
-    if found.interval and found.t_interval:
-        low, high = (measure.difference(x) for x in found.interval)
-        t_low, t_high = (measure.difference(x) for x in found.t_interval)
-        text += f" [{low}, {high}; t {t_low}, {t_high}]"
-    return f"{text} {found.above}/{len(found.by_seed)}"
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,42 +65,58 @@ def _range(values: Sequence[int]) -> str:
 
 
 def curve_table(results: Results) -> Piece:
-    """Each role's reward at the beginning, at its best and at the end, and whether it decays.
+    """Each role's reward at the beginning, at its least and best and at the end, and whether it
+    decays.
 
-    Of the moving average (alpha .2). A seed *decays* where its last ten iterations are on average
-    below its first ten.
+    A seed *decays* where its last ten iterations are on average below its first ten.
     """
-    lines, rows = [], []
+    lines, rows, ends = [], [], []
     for run in results.design.runs:
         seeds = results.metrics.get(run.label, {})
         for role in _paid(seeds):
             values = by_iteration(seeds, role)
-            first = [float(np.nanmean(x[:_LAST])) for x in values]
-            last = [float(np.nanmean(_known(x)[-_LAST:])) for x in values]
+            first = [float(_known(x)[:_LAST].mean()) for x in values]
+            last = [float(_known(x)[-_LAST:].mean()) for x in values]
             decays = sum(b < a for a, b in zip(first, last, strict=True))
             smooth = ema(mean_over_seeds(values), EMA_ALPHA)
-            best = int(np.nanargmax(smooth))
+            least, best = int(np.nanargmin(smooth)), int(np.nanargmax(smooth))
             lines.append(
                 [
                     run.label,
                     role,
                     f"{np.mean(first):+.3f}",
+                    f"{smooth[least]:+.3f} at {least}",
                     f"{smooth[best]:+.3f} at {best}",
                     f"{np.mean(last):+.3f} ({min(last):+.3f} to {max(last):+.3f})",
                     f"{decays} of {len(last)}",
                 ]
             )
+            told = {"row": run.label, "role": role}
             for seed, a, b in zip(seeds, first, last, strict=True):
-                rows.append({"row": run.label, "role": role, "seed": seed, "first": a, "last": b})
+                ends.append({**told, "seed": seed, "first": a, "last": b})
+            rows.append(
+                {
+                    **told,
+                    "first": float(np.mean(first)),
+                    "least": float(smooth[least]),
+                    "least_at": least,
+                    "best": float(smooth[best]),
+                    "best_at": best,
+                    "last": float(np.mean(last)),
+                    "seeds_that_decay": decays,
+                    "seeds": len(last),
+                }
+            )
     if not lines:
         return Piece(markdown="No run has begun, so there are no curves.\n")
-    head = ["Run", "Role", f"First {_LAST}", "Best average", f"Last {_LAST} (least to greatest)"]
-    text = markdown([*head, "Seeds that decay"], lines)
+    head = ["Run", "Role", f"First {_LAST}", "Least average", "Best average"]
+    head += [f"Last {_LAST} (least to greatest seed)", "Seeds that decay"]
+    text = markdown(head, lines)
     text += (
-        f"\n\nMean reward; the best is of the moving average (alpha {EMA_ALPHA:g}) of the mean "
-        f"over seeds. A seed decays where its last {_LAST} iterations are below its first {_LAST}. "
-        "The rewards of two runs are of different counterparts, so it is their course that tells "
-        "something, not their height.\n"
+        f"\n\nMean reward; least and best are of the moving average (alpha {EMA_ALPHA:g}) of the "
+        f"mean over seeds. A seed decays where its last {_LAST} iterations are below its first "
+        f"{_LAST}. The rewards of two runs are of different counterparts, so it is their course "
+        "that tells something, not their height.\n"
     )
     curves = {
         run.label: {
@@ -113,7 +129,8 @@ def curve_table(results: Results) -> Piece:
         for run in results.design.runs
         if (seeds := results.metrics.get(run.label))
     }
-    return Piece(markdown=text, rows=rows, data={"ends": rows, "rewards": curves})
+    data = {"courses": rows, "ends": ends, "rewards": curves}
+    return Piece(markdown=text, rows=[*rows, *ends], data=data)
 
 
 def _paid(seeds: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[str]:

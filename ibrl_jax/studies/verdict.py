@@ -15,11 +15,13 @@ from typing import Any
 from ibrl_jax.studies import pooled, seeds
 from ibrl_jax.studies.declare import IN_SYSTEM, Measured, Piece
 from ibrl_jax.studies.results import Results
-from ibrl_jax.studies.tables import contrast_json, contrast_text, markdown
+from ibrl_jax.studies.tables import CONTRAST, contrast_json, contrast_text, markdown
 
 _CHANGE = {1: "rises", -1: "falls", 0: "no clear change", None: "not judged"}
 _LEAD = {1: "ahead", -1: "behind", 0: "no clear difference", None: "not judged"}
 _MILDER = {1: "falls less", -1: "falls more", 0: "no clear difference", None: "not judged"}
+
+_OWN = "less its own in-system play"
 
 _Ask = Callable[[str, str], seeds.Contrast]
 
@@ -37,8 +39,7 @@ def verdict(results: Results) -> Piece:
         asks = _Questions(results, measure)
         tables: list[tuple[str, Sequence[str], Sequence[str], Mapping[int | None, str], _Ask]] = []
         if design.in_system:
-            head = "less its own in-system play"
-            tables.append((head, trained, abroad, _CHANGE, asks.fall))
+            tables.append((_OWN, trained, abroad, _CHANGE, asks.fall))
         if start is not None:
             head = f"less {start} in the same column"
             tables.append((head, trained, design.shown, _CHANGE, asks.since(start)))
@@ -55,7 +56,7 @@ def verdict(results: Results) -> Piece:
                 for column in columns:
                     found = ask(label, column)
                     word = words[found.verdict]
-                    cells.append(_told(found, measure, word))
+                    cells.append(contrast_text(found, measure, word))
                     if found.mean is not None:
                         data.append(
                             {
@@ -73,10 +74,8 @@ def verdict(results: Results) -> Piece:
         return Piece(markdown="Nothing can be said: no run has been evaluated.\n")
     text = _answers(results, data) + text
     text += (
-        "A run is all the roles that it trained together. Each cell is the mean over seeds "
-        "[interval over seeds and scenarios], how many seeds are below 0 of all, and a word: "
-        "*falls*, *ahead* and the like stand where this interval and Student's t over seeds both "
-        "leave 0 out, and nowhere else; "
+        f"A run is all the roles that it trained together. Each cell: {CONTRAST}, and a word: "
+        "*falls*, *ahead* and the like stand where both intervals leave 0 out, and nowhere else; "
         "with one seed nothing is judged. Percentages in points. Many questions are asked at once, "
         "and no interval is corrected for that.\n"
     )
@@ -128,13 +127,6 @@ class _Questions:
         return seeds.contrast(made, self.results.statistics)
 
 
-def _told(found: seeds.Contrast, measure: Measured, word: str) -> str:
-    text = contrast_text(found, measure)
-    if found.mean is None:
-        return text
-    return f"{text}, {found.below}/{len(found.by_seed)}: **{word}**"
-
-
 def _answers(results: Results, data: Sequence[Mapping[str, Any]]) -> str:
     """The short answer: what each run does outside its own system, a line a run and measure."""
     lines = []
@@ -143,9 +135,7 @@ def _answers(results: Results, data: Sequence[Mapping[str, Any]]) -> str:
         for label in results.design.trained:
             told: dict[str, list[str]] = {}
             for row in data:
-                if (row["measure"], row["row"]) == (key, label) and "own in-system" in row[
-                    "question"
-                ]:
+                if (row["measure"], row["row"], row["question"]) == (key, label, _OWN):
                     told.setdefault(row["word"], []).append(row["column"])
             if told:
                 parts = "; ".join(f"{word} ({', '.join(at)})" for word, at in told.items())

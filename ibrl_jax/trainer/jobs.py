@@ -31,6 +31,7 @@ from ibrl_jax.trainer.run import RunFolder
 _LOOKS = 0.1
 """Seconds between looks at what runs."""
 _STOPPED = (130, -signal.SIGINT)
+"""How a process ends that heeded Ctrl-C."""
 _WELL: tuple[Ending, ...] = ("done", "finished before")
 
 
@@ -102,7 +103,7 @@ def run_jobs(
                         continue
                     running.remove(one)
                     free.append(one.share)
-                    ending = _ending(code, bool(asked.times))
+                    ending = _ending(code, one)
                     endings[one.job.name] = ending
                     seconds[one.job.name] = time.monotonic() - one.began
                     board.ended(one, code, ending)
@@ -132,10 +133,12 @@ def _give_up(
                 break
 
 
-def _ending(code: int, asked: bool) -> Ending:
+def _ending(code: int, one: Running) -> Ending:
+    """What an exit code means; a process that we made an end of did not fail."""
     if code == 0:
         return "done"
-    return "stopped" if asked and code in _STOPPED else "failed"
+    heeded = one.told > 0 and code in _STOPPED
+    return "stopped" if heeded or (one.killed and code == -signal.SIGKILL) else "failed"
 
 
 @dataclass

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 LOG = "log.txt"
+_ENOUGH = 3
+"""At the third time of asking a process is killed."""
 
 Ending = Literal["finished before", "done", "failed", "stopped", "not begun"]
 
@@ -87,10 +89,15 @@ class Running:
         return one
 
     def hand_on(self, times: int) -> None:
-        """Ask as often as we were asked; from the third time on, insist."""
+        """Ask as often as we were asked; at some time, insist."""
         while self.told < times:
             self.told += 1
-            self.process.send_signal(signal.SIGINT if self.told < 3 else signal.SIGKILL)
+            self.process.send_signal(signal.SIGKILL if self.killed else signal.SIGINT)
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was asked so often that we made an end of it."""
+        return self.told >= _ENOUGH
 
     def look(self) -> None:
         """Read what was added to the metrics since the last look."""

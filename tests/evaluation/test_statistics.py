@@ -16,6 +16,7 @@ from ibrl_jax.evaluation.statistics import (
     kappa,
     kappa_of_ratings,
     odds_ratio,
+    percentiles,
     permutation_p,
 )
 
@@ -289,3 +290,12 @@ def test_settings_without_a_meaning_are_refused(change):
     good = {"confidence": 0.95, "resamples": 10, "permutations": 10, "seed": 0}
     with pytest.raises(UserError, match=next(iter(change))):
         StatisticsSettings(**(good | change))
+
+
+def test_percentiles_leave_out_resamples_without_a_value_and_say_how_many() -> None:
+    settings = StatisticsSettings(confidence=0.9, resamples=1, permutations=1, seed=0)
+    drawn = np.array([np.nan, *range(101), np.inf])
+    interval, note = percentiles(drawn, settings)
+    assert interval == pytest.approx((5.0, 95.0))
+    assert note == "2 of 103 resamples had no rows"
+    assert percentiles(np.full(4, np.nan), settings) == (None, "no resample had rows")

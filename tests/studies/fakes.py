@@ -11,8 +11,9 @@ from typing import Any
 from ibrl_jax.config import to_dict
 from ibrl_jax.studies.declare import Column, Design, Measured, Printed, Reference, Row, Run, Study
 from ibrl_jax.studies.figures import bars
+from ibrl_jax.studies.odds import odds_of_failing
 from ibrl_jax.studies.plan import Plan, PlannedEvaluation, PlannedRun, plan
-from ibrl_jax.studies.tables import comparisons, printed_table, result_table, seed_table
+from ibrl_jax.studies.tables import printed_table, result_table, seed_table
 from ibrl_jax.studies.training import curve_table, what_runs_had
 from ibrl_jax.studies.verdict import verdict
 from ibrl_jax.trainer.run import write_json
@@ -72,7 +73,7 @@ STUDY = Study(
         "Figure": bars,
         "Verdict": verdict,
         "Printed": printed_table,
-        "Comparisons": comparisons,
+        "Comparisons": odds_of_failing,
         "Seeds": seed_table,
         "Curves": curve_table,
         "Training": what_runs_had,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +32,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(root: Path, *options: str) -> str:
     out = io.StringIO()
-    given = ["--study=tiny", "--jobs=1", f"--config.run.root={root}", *FEW, *options]
+    given = ["--study=tiny", "--jobs=1", f"--config.run.root={root}", *FEW]
+    given += [f"--to={root / 'tiny-mini'}", *options]
     study.main(given, Console(file=out, width=250))
     return out.getvalue()
 
@@ -152,6 +154,51 @@ def test_a_study_that_was_killed_goes_on_where_it_was(
     assert "Coverage: 6 of 6" in (tmp_path / "tiny-mini" / "tiny.md").read_text()
 
 
+def test_a_study_that_was_stopped_between_two_jobs_says_so_and_lays_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(made: Plan, job: Job) -> None:
+        pretend(made, job)
+        if job.name == "pair seed0":
+            signal.raise_signal(signal.SIGINT)
+
+    played_by(monkeypatch, work)
+    with pytest.raises(KeyboardInterrupt, match="stopped with .* not finished"):
+        run(tmp_path)
+    assert not (tmp_path / "tiny-mini" / "tiny.md").is_file()
+
+
+@pytest.mark.parametrize(
+    "seeds, overrides, name",
+    [
+        ((), (), []),
+        ((), ("--config.run.root=/some/where", "--config.run.text_every=5"), []),
+        ((3, 0), (), ["seeds0-3"]),
+        ((0,), ("--config.iterations=50",), ["seeds0", "iterations=50"]),
+        ((), ("--config.b=2", "--config.a=1", "--config.b=3"), ["a=1", "b=3"]),
+        ((), ("--config.policy.folder=models/Qwen",), ["95d44e"]),
+        ((), (f"--config.a={'9' * 80}",), ["f307b8"]),
+    ],
+)
+def test_a_page_is_named_by_what_was_asked_for_otherwise(
+    seeds: tuple[int, ...], overrides: tuple[str, ...], name: list[str]
+) -> None:
+    assert study.otherwise(seeds, overrides) == name
+
+
+def test_other_seeds_leave_the_page_of_the_studys_own_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played_by(monkeypatch, pretend)
+    out = Console(file=io.StringIO(), width=250)
+    for seeds in ("1,0", "1"):
+        given = ["--study=tiny", "--jobs=1", f"--seeds={seeds}", f"--config.run.root={tmp_path}"]
+        study.main(given, out)
+    assert (tmp_path / "tiny-mini" / "tiny.md").is_file(), "the study's own seeds, in any order"
+    assert "Seeds: 1 (" in (tmp_path / "tiny-mini-seeds1" / "tiny.md").read_text()
+    assert "Seeds: 1, 0 (" in (tmp_path / "tiny-mini" / "tiny.md").read_text()
+
+
 @pytest.mark.parametrize(
     "options, says",
     [
@@ -178,6 +225,12 @@ def test_weights_that_are_not_there_stop_it_before_anything_begins(
     monkeypatch.setattr(study, "load_study", lambda name: replace(STUDY, designs={"mini": small}))
     with pytest.raises(UserError, match="policy.folder of pair is no/such/folder, which is not"):
         run(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_nor_does_it_begin_without_the_data_of_its_domain(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="dond.data_dir of pair is no/data, which is not there"):
+        run(tmp_path, "--config.dond.data_dir=no/data", "--config.telesales.test_file=nothing")
     assert os.listdir(tmp_path) == []
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ibrl_jax.studies import training
 from ibrl_jax.studies.curves import (
     checkpoint_changes,
     checkpoint_curves,
     checkpoint_table,
-    course,
     lines_of,
     printed_course,
 )
@@ -19,6 +19,7 @@ from ibrl_jax.studies.declare import Row
 from ibrl_jax.studies.pages import not_held_out
 from ibrl_jax.studies.plan import plan
 from ibrl_jax.studies.results import Results, collect
+from ibrl_jax.studies.training import curve_table
 from tests.studies.checkpoints import FIXED, MEASURED, PAIR, chance
 from tests.studies.fakes import STUDY, evaluate, finish, planned
 
@@ -61,6 +62,20 @@ def test_every_checkpoint_has_its_value_and_an_interval_over_scenarios(found: Re
     assert (last["n"], last["clusters"]) == (200, 50)
 
 
+def test_a_line_is_over_the_seeds_that_all_of_its_checkpoints_have(found: Results) -> None:
+    """The start, measured with another run, is there at a seed at which the run alone is not."""
+    cells = {
+        (row, column): {s: cell for s, cell in by.items() if s < 3 or not row.startswith("alone")}
+        for (row, column), by in found.cells.items()
+    }
+    piece = checkpoint_table(replace(found, cells=cells))
+    n = {(r["row"], r["iteration"]): r["n"] for r in piece.rows if r["column"] == FIXED}
+    assert n["alone", 0] == n["alone", 4] == 150
+    assert n["pair, agent0", 0] == n["pair, agent0", 4] == 200
+    (line, *_) = (x for x in piece.markdown.splitlines() if x.startswith("| alone |"))
+    assert line.endswith("| 3/4 |")
+
+
 def test_what_rises_and_then_declines_is_told_so(found: Results) -> None:
     words = {
         (r["row"], r["column"], r["over"]): r["word"]
@@ -90,14 +105,25 @@ def test_a_counterpart_of_training_is_not_taken_for_a_held_out_one(found: Result
     assert found.design.shown == (FIXED, "A")
 
 
-def test_the_course_of_a_reward_is_that_of_its_moving_average(found: Results) -> None:
-    row = next(r for r in course(found).rows if (r["row"], r["role"]) == ("pair", "agent1"))
-    assert row["first"] == pytest.approx(0.5)
+def test_the_course_of_a_reward_is_that_of_its_moving_average(
+    found: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_LAST", 1)
+    piece = curve_table(found)
+    row = next(r for r in piece.data["courses"] if (r["row"], r["role"]) == ("pair", "agent1"))
     assert (row["least"], row["least_at"]) == (pytest.approx(0.376), 2)
-    assert (row["most"], row["most_at"]) == (pytest.approx(0.5), 0)
-    assert row["last"] == pytest.approx(0.4808)
-    assert (row["seeds_that_gain"], row["seeds"]) == (0, 4)
+    assert (row["best"], row["best_at"]) == (pytest.approx(0.5), 0)
+    assert (row["first"], row["last"]) == (pytest.approx(0.5), pytest.approx(0.9))
+    assert (row["seeds_that_decay"], row["seeds"]) == (0, 4)
+    assert "| pair | agent1 | +0.500 | +0.376 at 2 | +0.500 at 0 |" in piece.markdown
     assert "0.63" in printed_course(found).markdown
+
+
+def test_a_role_that_was_paid_late_has_its_first_rewards_too(found: Results) -> None:
+    late = [{"roles": {"agent0": {"reward": None if k < 20 else float(k)}}} for k in range(40)]
+    made = replace(found, metrics={"pair": {0: late}})
+    (row,) = curve_table(made).data["courses"]
+    assert row["first"] == pytest.approx(24.5)
 
 
 def test_each_run_meets_its_own_start_and_the_seed_does_not_name_the_evaluation(
@@ -123,7 +149,7 @@ def test_nothing_yet_is_still_told(tmp_path: Path) -> None:
     made = planned(tmp_path, (0,), MEASURED)
     study = replace(STUDY, designs={"mini": MEASURED})
     empty = collect(study, "mini", (0,), made)
-    for part in (course, checkpoint_curves, checkpoint_table, checkpoint_changes):
+    for part in (curve_table, checkpoint_curves, checkpoint_table, checkpoint_changes):
         piece = part(empty)
         assert piece.figure is None
         assert piece.markdown

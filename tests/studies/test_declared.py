@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ibrl_jax.studies.plan import Plan, plan
+from ibrl_jax.studies.plan import START, Plan, plan
 from ibrl_jax.study import load_study
 
 NAMES = (
@@ -67,6 +67,15 @@ def test_no_run_trains_with_a_held_out_counterpart(plans: dict[str, Plan]) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["mini", "paper"])
+def test_what_stands_for_a_run_is_of_roles_that_are_measured_alike(name: str, scale: str) -> None:
+    """Both negotiators play one game; what a call is to its seller it is not to its customer."""
+    for run in load_study(name).designs[scale].runs:
+        roles = {row.policy for row in run.rows if row.policy != "start"}
+        assert len(roles) == 1 or run.file.startswith("configs/dond/"), run.label
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_papers_scale_can_be_planned(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,3 +86,11 @@ def test_the_papers_scale_can_be_planned(
     made = plan(design, (0,), [f"--config.run.root={tmp_path}"])
     assert bool(made.missing) == bool(design.runs)
     assert len(made.runs) == len(design.runs)
+
+
+def test_figure_6_is_of_the_second_role_with_the_start_in_the_other_seat() -> None:
+    for scale, role in (("mini", "agent1"), ("paper", "customer")):
+        design = load_study("fig6").designs[scale]
+        (run,) = design.runs
+        assert {row.policy for row in run.rows} >= {"start", role}
+        assert design.columns[0].counterparts == (START,)

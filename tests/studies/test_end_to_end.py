@@ -25,7 +25,7 @@ def test_a_study_by_its_real_commands_and_again(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     os.chdir(ROOT)
     options = ["--study=tiny", "--seeds=0", "--jobs=1", f"--config.run.root={tmp_path}"]
-    options.append("--config.statistics.resamples=200")
+    options += ["--config.statistics.resamples=200", f"--to={tmp_path / 'tiny-mini'}"]
     out = io.StringIO()
     study.main(options, Console(file=out, width=200))
     said = json.loads((tmp_path / "tiny-mini" / "tiny.json").read_text())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.studies import minilm
@@ -78,7 +82,7 @@ def test_without_a_copy_there_is_no_encoder(monkeypatch: pytest.MonkeyPatch) -> 
     assert minilm.encoder() is None
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty folder", "other zip"])
+@pytest.mark.parametrize("kind", ["missing", "empty folder", "other zip", "damaged zip"])
 def test_a_wrong_copy_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -88,8 +92,79 @@ def test_a_wrong_copy_is_one_sentence(
     elif kind == "other zip":
         with zipfile.ZipFile(place, "w") as archive:
             archive.writestr("readme.txt", "nothing")
+    elif kind == "damaged zip":
+        place.write_bytes(b"PK no more")
     monkeypatch.setenv(minilm.VARIABLE, str(place))
-    with pytest.raises(UserError, match="is no copy of all-MiniLM-L6-v2"):
+    with pytest.raises(UserError, match="is no copy of all-MiniLM-L6-v2") as said:
+        minilm.encoder()
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("config.json", b"{"),
+        ("config.json", b"\xff\xfe"),
+        ("config.json", b"[]"),
+        ("model.safetensors", b"no tensors"),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: bytes
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"w": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / file).write_bytes(content)
+    monkeypatch.setenv(minilm.VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match=rf"is no copy of all-MiniLM-L6-v2 \({file}: ") as said:
+        minilm.encoder()
+    assert "\n" not in str(said.value)
+
+
+def stands_in(
+    monkeypatch: pytest.MonkeyPatch,
+    config: Mapping[str, Any] = {},
+    weights: Mapping[str, np.ndarray] = {},
+    without: str = "",
+) -> None:
+    """What is read is the model's configuration and shapes but for these."""
+    tensors = {name: np.broadcast_to(np.float32(0), s) for name, s in minilm.shapes().items()}
+    tensors = {n: w for n, w in {**tensors, **weights}.items() if n != without}
+    read = SimpleNamespace(encode_batch=lambda texts: [SimpleNamespace(ids=[1]) for _ in texts])
+    values = {**minilm._CONFIG, **config}
+    monkeypatch.setenv(minilm.VARIABLE, "copy")
+    monkeypatch.setattr(minilm, "_read", lambda place: (values, tensors, read))
+
+
+NORM = "encoder.layer.5.output.LayerNorm.bias"
+
+
+@pytest.mark.parametrize(
+    "other, says",
+    [
+        ({"config": {"hidden_size": 768}}, "its config.json has hidden_size 768, not 384"),
+        ({"config": {"num_attention_heads": 6}}, "has num_attention_heads 6, not 12"),
+        ({"config": {"layer_norm_eps": None}}, "has layer_norm_eps None, not 1e-12"),
+        ({"without": NORM}, f"it has no tensor {NORM}"),
+        ({"weights": {NORM: np.zeros(768)}}, f"its tensor {NORM} is \\(768,\\), not \\(384,\\)"),
+    ],
+)
+def test_another_network_is_not_taken_for_it(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], says: str
+) -> None:
+    stands_in(monkeypatch, **other)
+    with pytest.raises(UserError, match=f"copy holds another network than .*{says}"):
+        minilm.encoder()
+
+
+def test_nor_is_one_of_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stands_in(monkeypatch)
+    alike = SimpleNamespace(embed=lambda ids: np.tile([1.0, 0.0], (len(ids), 1)))
+    monkeypatch.setattr(minilm, "Bert", lambda config, weights: alike)
+    with pytest.raises(UserError, match="'That is a happy dog' 1.000 alike, not 0.695"):
         minilm.encoder()
 
 

@@ -140,9 +140,12 @@ def test_what_is_missing_is_told_and_the_rest_is_laid_out(tmp_path: Path) -> Non
         finish(run)
     for one in made.evaluations[:2]:
         evaluate(one, chances(one.run.label if one.run else ""))
+    metrics = made.runs[1].folder.metrics
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:3]))
     part = collect(STUDY, "mini", (0, 1), made, ["pair seed1: failed; its log is there"])
     write_study(part, tmp_path / "out", "make it")
     text = (tmp_path / "out" / "tiny.md").read_text()
+    assert "- alone at seed 0 has 3 of 4 iterations, and its curves end there" in text
     assert "Coverage: 2 of 6 evaluations" in text
     assert "- pair seed1: failed; its log is there" in text
     assert "- the evaluation of alone at seed 1 is not there" in text

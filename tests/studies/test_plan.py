@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ibrl_jax.config import describe
 from ibrl_jax.errors import UserError
+from ibrl_jax.studies import plan as plan_module
+from ibrl_jax.studies.contents import PATHS, PATHS_OR_WORDS, content_of, contents
 from ibrl_jax.studies.declare import Column, Env, need
 from ibrl_jax.studies.plan import is_of_today, plan
 from ibrl_jax.trainer.processes import Job
@@ -55,6 +59,100 @@ def test_the_seed_and_how_it_is_measured_do_not_name_a_run_and_what_shapes_it_do
     assert folder() != folder("--config.rollout.group=2")
     assert folder() != folder("--config.iterations=8")
     assert folder() != folder("--config.run.snapshots_every=1"), "snapshots may be needed"
+
+
+@pytest.mark.parametrize(
+    "key, file",
+    [
+        ("sft.transcripts", "calls.jsonl"),
+        ("dond.prompt", "prompts/rules.txt"),
+        ("telesales.test_file", "profiles.jsonl"),
+    ],
+)
+def test_a_file_that_was_edited_is_another_run_and_evaluation(
+    tmp_path: Path, key: str, file: str
+) -> None:
+    place = tmp_path / "user" / file
+    place.parent.mkdir(parents=True)
+    named = place.parent if "/" in file else place
+
+    def folders() -> set[Path]:
+        made = plan(DESIGN, (0,), [f"--config.run.root={tmp_path}", f"--config.{key}={named}"])
+        found = {made.runs[0].folder.path, made.evaluations[0].folder}
+        assert len(found) == 2
+        return found
+
+    absent = folders()
+    place.write_text("one")
+    first = folders()
+    place.write_text("two")
+    second = folders()
+    assert not first & second
+    assert not absent & first
+    place.write_text("one")
+    assert folders() == first, "the text counts, and not when it was written"
+
+
+def test_the_names_of_files_count_and_hidden_ones_do_not(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "a.txt"
+    file.write_text("one")
+    found = content_of(tmp_path)
+    (tmp_path / ".DS_Store").write_text("x")
+    assert content_of(tmp_path) == found
+    file.rename(file.with_name("b.txt"))
+    assert content_of(tmp_path) not in (found, None)
+    assert content_of(tmp_path / "nowhere") is None
+
+
+def test_of_a_folder_of_weights_these_count_and_what_is_read_beside_them(tmp_path: Path) -> None:
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    seen = [content_of(tmp_path)]
+    (tmp_path / "README.md").write_text("read by nobody")
+    assert content_of(tmp_path) == seen[0]
+    (tmp_path / "config.json").write_text("[]")
+    seen.append(content_of(tmp_path))
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
+    seen.append(content_of(tmp_path))
+    assert len(set(seen)) == 3
+
+
+def test_a_policy_that_is_a_counterpart_counts_by_its_weights(tmp_path: Path) -> None:
+    policy = tmp_path / "runs" / "policies" / "agent1"
+    policy.mkdir(parents=True)
+    (policy.parent.parent / "config.json").write_text("{}")
+    (policy / "policy.json").write_text("{}")
+    name = f"frozen:{tmp_path}/runs:agent1"
+    given = {"domain": "dond", "roles.agent1.counterpart": ("frozen:start", name, "scripted:fair")}
+    assert contents(given) == {}, "it has no weights yet"
+    save_file({"w": np.zeros(3, np.float32)}, policy / "params.safetensors")
+    assert contents(given) == {name: fingerprint(policy)}
+
+
+def test_every_setting_that_names_a_file_is_one_whose_contents_count() -> None:
+    """A new one must be put among them, or here, where nothing that is read depends on it."""
+    apart = {
+        "policy.preset",  # a name, and so is the next
+        "policy.chat",
+        "run.root",
+        "run.dialogues_every",
+        "run.snapshots_every",
+    }
+    telling = {key for key, field in describe() if re.search(r"\b(file|folder)s?\b", field.doc)}
+    counterparts = {key for key in telling if key.endswith(".counterpart")}
+    evaluation = {key for key in telling if key.startswith("evaluation.")}
+    assert telling - counterparts - evaluation - apart == {*PATHS, *PATHS_OR_WORDS}
+
+
+def test_results_of_another_version_are_not_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = planned(tmp_path, (0,))
+    monkeypatch.setattr(plan_module, "RESULTS_VERSION", plan_module.RESULTS_VERSION + 1)
+    after = planned(tmp_path, (0,))
+    assert before.runs[0].folder.path != after.runs[0].folder.path
+    assert before.evaluations[0].folder != after.evaluations[0].folder
 
 
 def test_an_evaluation_is_named_by_what_shapes_it(tmp_path: Path) -> None:
@@ -188,4 +286,23 @@ def test_an_evaluation_of_other_weights_than_lie_there_now_is_not_finished(tmp_p
     save_file({"w": np.ones(3, np.float32)}, weights)
     assert not is_of_today(tmp_path)
     weights.unlink()
+    assert not is_of_today(tmp_path)
+
+
+def test_nor_is_one_with_a_counterpart_that_has_other_weights_now(tmp_path: Path) -> None:
+    policy = tmp_path / "run" / "policies" / "start"
+    policy.mkdir(parents=True)
+    (policy.parent.parent / "config.json").write_text("{}")
+    (policy / "policy.json").write_text("{}")
+    save_file({"w": np.zeros(3, np.float32)}, policy / "params.safetensors")
+    who = {
+        "scripted:fair": {"kind": "scripted"},
+        f"frozen:{tmp_path}/run:start": {"kind": "frozen", "fingerprint": fingerprint(policy)},
+    }
+    said = {"counterparts": who, "config": {"domain": "dond"}}
+    (tmp_path / "evaluation.json").write_text(json.dumps(said))
+    assert is_of_today(tmp_path)
+    save_file({"w": np.ones(3, np.float32)}, policy / "params.safetensors")
+    assert not is_of_today(tmp_path)
+    (policy / "policy.json").unlink()
     assert not is_of_today(tmp_path)
