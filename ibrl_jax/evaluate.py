@@ -35,13 +35,14 @@ def main(argv: Sequence[str], console: Console) -> None:
         table = contest(config, to, notes(console))
         sentence = contest_sentence(table, to)
     else:
-        from ibrl_jax.trainer.assess import assess, assess_sentence
+        from ibrl_jax.evaluation.told import told
+        from ibrl_jax.trainer.contest import contest_of_run
         from ibrl_jax.trainer.run import RunFolder
 
         folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
         config = configs.override(folder.config(), options.overrides)
-        table = assess(folder, config, notes(console))
-        sentence = f"{assess_sentence(table)}; make report RUN={folder.path} shows it"
+        table = contest_of_run(folder, config, notes(console))
+        sentence = f"{told(table)}; make report RUN={folder.path} shows it"
         folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

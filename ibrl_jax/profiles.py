@@ -21,9 +21,8 @@ from ibrl_jax import config as configs
 from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
 from ibrl_jax.domains.telesales.profiles.composition import COMPOSITIONS, PAPER_SIZE
 from ibrl_jax.domains.telesales.profiles.files import dump_profiles
-from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles
 from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile
-from ibrl_jax.domains.telesales.profiles.tables import Beside, table5, table6, table7
+from ibrl_jax.domains.telesales.profiles.tables import Beside, table5, table6
 from ibrl_jax.domains.telesales.prompts import Prompts
 from ibrl_jax.domains.telesales.story import compile_all, compile_offline, with_story
 from ibrl_jax.endpoints import Endpoint
@@ -67,16 +66,10 @@ def _composition(options: Options) -> Beside:
     size, seed = options.number("size", PAPER_SIZE), options.number("seed", 0)
     if size < 1:
         raise UserError("--size is 0; it must be 1 or more")
-    return table7(
-        *(
-            [
-                with_story(profile, compile_offline(profile, seed))
-                for profile in evaluation_profiles(seed, size, composition, language)
-            ]
-            for composition in COMPOSITIONS
-            if wanted in ("", composition)
-        )
-    )
+
+    from ibrl_jax.studies.sheets import composed  # late: it draws too, which takes a second to load
+
+    return composed(seed, size, language, [kind for kind in COMPOSITIONS if wanted in ("", kind)])
 
 
 def _write(options: Options, console: Console) -> None:

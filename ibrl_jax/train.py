@@ -29,12 +29,13 @@ def main(argv: Sequence[str], console: Console) -> None:
     folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if options.flag("quickstart"):
+        from ibrl_jax.evaluation.told import told
         from ibrl_jax.reporting.html import write_report
-        from ibrl_jax.trainer.assess import assess, assess_sentence
+        from ibrl_jax.trainer.contest import contest_of_run
 
-        table = assess(folder, config, notes(console))
+        table = contest_of_run(folder, config, notes(console))
         report = write_report(folder.path)
-        sentence = f"{assess_sentence(table)}; see {report}"
+        sentence = f"{told(table)}; see {report}"
         folder.summary({"report": report.name, "sentence": sentence})
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

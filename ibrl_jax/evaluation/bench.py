@@ -22,7 +22,7 @@ class Bench:
     they are first needed, and those that were not needed for longest make room.
 
     Args:
-        temperature: of local policies' sampling.
+        temperature: of local policies' sampling, by the seat that they hold.
         note: told of what takes long.
     """
 
@@ -30,13 +30,13 @@ class Bench:
         self,
         cast: Cast,
         locals: Mapping[str, Local],
-        temperature: float,
+        temperature: Mapping[Role, float],
         note: Callable[[str], None],
     ) -> None:
         self.cast, self._note = cast, note
         self._locals, self._temperature = locals, temperature
         self._held: dict[Role, dict[str, str]] = {role: {} for role in cast.domain.roles}
-        self._warmed = False
+        self._fit = self._warmed = False
 
     def role_of(self, name: str) -> Role | None:
         """The role that a local policy was trained to hold; None for anybody else."""
@@ -46,8 +46,13 @@ class Bench:
         """The dialogues with their speakers, whose parameters are held from now on.
 
         Raises:
-            UserError: a name is nobody's.
+            UserError: a name is nobody's, or one of all local policies is of another network,
+                tokenizer or chat format, which is said before any of them plays.
         """
+        if not self._fit:
+            for local in self._locals.values():
+                local.params()
+            self._fit = True
         names: dict[Role, list[str]] = {
             role: list(dict.fromkeys(p.holders[role] for p in planned)) for role in self._held
         }
@@ -78,7 +83,7 @@ class Bench:
             self.cast.warm()
             self._warmed = True
         ref = PolicyRef(id=local.id, seat="frozen", version=local.version)
-        return self.cast.local(role, self._hold(role, name, needed), ref, self._temperature)
+        return self.cast.local(role, self._hold(role, name, needed), ref, self._temperature[role])
 
     def _hold(self, role: Role, name: str, needed: int) -> str:
         """The name under which the role's engine holds a policy's parameters."""

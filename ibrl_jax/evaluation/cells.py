@@ -26,33 +26,32 @@ from ibrl_jax.names import bare
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """A policy to be measured. `partners` hold the other seat in its in-system column.
+    """A policy to be measured.
 
-    `params` is what was trained of it; a base under adapters is the cast's. None: `name` says who
-    it is, a scripted family, an endpoint, or a policy that is known by that name.
+    `label` is what tables call it, `name` what it is seated by (`scripted:...`, `api:...`,
+    `frozen:...`). `role` is the one that it was trained to hold, if any; `version` its updates.
+    `partners` are the names of who holds the other seat in its in-system column.
     """
 
     label: str
+    name: str
     role: Role | None
-    params: Params | None
     version: int
     partners: tuple[str, ...]
-    """Labels of contestants, or names of counterparts (`scripted:...`, `api:...`, `frozen:...`)."""
-    name: str = ""
-
-    @property
-    def holder(self) -> str:
-        """What it is seated by."""
-        return self.name or self.label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """A policy of this machine that can be seated. `params` gives what was trained of it."""
+    """A policy of this machine that can be seated.
+
+    `params` gives what was trained of it (a base under adapters is the cast's); `fingerprint` is of
+    these weights.
+    """
 
     id: str
     role: Role | None
     version: int
+    fingerprint: str
     params: Callable[[], Params]
 
 
@@ -117,7 +116,7 @@ def plan_cell(
     counterpart. Who opens alternates; several partners of a policy are met in turn. `role_of`: the
     one role that a frozen policy was trained to hold, by its name.
     """
-    own = seats_of(domain, policy.holder, policy.role, column, role_of)
+    own = seats_of(domain, policy.name, policy.role, column, role_of)
     roles = domain.roles
     if not own or (column.kind == IN_SYSTEM and not policy.partners):
         return []
@@ -125,7 +124,7 @@ def plan_cell(
     for index, scenario in enumerate(evaluation_scenarios(config, domain)):
         for seed in range(config.evaluation.seeds):
             if column.kind == SELF_PLAY:
-                others: tuple[str, ...] = (policy.holder,)
+                others: tuple[str, ...] = (policy.name,)
             elif column.kind == IN_SYSTEM:
                 others = (policy.partners[(index + seed) % len(policy.partners)],)
             else:
@@ -139,7 +138,7 @@ def plan_cell(
                         seat=seat,
                         first=roles[(index + seed) % len(roles)],
                         rollout=roles.index(seat),
-                        holders={r: policy.holder if r == seat else other for r in roles},
+                        holders={r: policy.name if r == seat else other for r in roles},
                     )
                     for seat in own
                 ]

@@ -26,7 +26,7 @@ Crossed = Mapping[tuple[str, str], Cell]
 
 def column_of(second: Contestant) -> Column:
     """The column in which everybody meets one policy."""
-    return Column(name=second.label, kind=CROSS_PLAY, counterparts=(second.holder,))
+    return Column(name=second.label, kind=CROSS_PLAY, counterparts=(second.name,))
 
 
 def matrix_of(

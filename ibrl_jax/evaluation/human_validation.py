@@ -108,7 +108,9 @@ def main(argv: Sequence[str], console: Console) -> None:
         table = human_validation(((d.recorded, d.a, d.b) for d in found), settings)
         console.print(str(table), highlight=False, markup=False, soft_wrap=True)
         return
-    files = options.need("dialogues", "runs/mini/seed0/evaluation/dialogues.jsonl").split(",")
+    files = options.need(
+        "dialogues", "runs/telesales-mini/seed0/evaluation/sales-rule_v2.jsonl"
+    ).split(",")
     folder = Path(options.need("to", "annotation"))
     calls = annotation.read_calls(Path(file) for file in files)
     count = options.number("count", len(calls))

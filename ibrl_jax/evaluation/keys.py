@@ -27,7 +27,7 @@ from ibrl_jax.evaluation.columns import Column, evaluation_scenarios
 from ibrl_jax.evaluation.store import BLOCK
 from ibrl_jax.names import bare, kind_of
 
-_ENDPOINT = ("base_url", "model", "temperature", "max_tokens", "schema_mode")
+_ENDPOINT = ("base_url", "model", "temperature", "max_tokens", "schema_mode", "extra_body")
 _PATHS = ("data_dir", "prompts_dir", "test_file")
 """Settings of domains that are told by what lies there."""
 
@@ -117,7 +117,9 @@ class Keys:
             [s.id, s.cluster, *(domain.prompt(s, role) for role in domain.roles)] for s in scenarios
         ]
         opening = domain.referee(scenarios[0], domain.roles[0]).turns
-        told.append([domain.beside(scenarios[0], role, opening) for role in domain.roles])
+        told.append(
+            [domain.beside(scenarios[0].seen_by(role), role, opening) for role in domain.roles]
+        )
         settings = self._config[self._config.domain]
         for name in ("prompt", "prompts_dir"):
             folder = Path(settings.get(name) or "")

@@ -25,7 +25,6 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain, Scenario
-from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.columns import DEVELOPMENT, HELD_OUT, Column, evaluation_scenarios
 from ibrl_jax.names import bare, full, kind_of, read_entry
 
@@ -79,14 +78,6 @@ class Leakage:
             "unknown": list(self.unknown),
             "stops": list(self.stops),
         }
-
-    def require(self, held_out: Sequence[str]) -> None:
-        """Raises UserError if one of the columns that are called held-out is not."""
-        if held_out and self.trained_on:
-            raise UserError(self.trained_on[0])
-        for column in held_out:
-            if column in self.development:
-                raise UserError(self.development[column])
 
     def demoted(self, columns: Sequence[Column]) -> list[Column]:
         """The columns, those that are called held-out and are not as development ones."""

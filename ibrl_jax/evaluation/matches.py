@@ -1,4 +1,4 @@
-"""Frozen policies against counterparts, in both seats: who meets whom, and the resulting table.
+"""The dialogues of an evaluation, cell by cell: played, or read where an earlier start played them.
 
 A cell is one policy against one counterpart: every scenario of the split, every seed, the policy
 once in each seat where seats are interchangeable, and else in its own; who opens alternates. Its
@@ -8,54 +8,24 @@ unit of statistics is the scenario's cluster, whichever side sat where.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import at_once, build_hall
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.dialogue.loop import Hall, play
+from ibrl_jax.dialogue.loop import play
 from ibrl_jax.dialogue.record import record
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.errors import UserError
-from ibrl_jax.evaluation.audits import Audit, build_audit
+from ibrl_jax.evaluation.audits import build_audit
 from ibrl_jax.evaluation.bench import Bench
-from ibrl_jax.evaluation.cells import Cell, Contestant, Local, Planned, Played, plan_cell
-from ibrl_jax.evaluation.columns import SELF_PLAY, Column, columns_of
-from ibrl_jax.evaluation.store import BLOCK, Store, about_dialogue, played_of
-from ibrl_jax.evaluation.table import Cells, table_of
-from ibrl_jax.models.params import Params
+from ibrl_jax.evaluation.cells import Cell, Contestant, Local, Planned, plan_cell
+from ibrl_jax.evaluation.columns import SELF_PLAY, Column
+from ibrl_jax.evaluation.keys import Keys
+from ibrl_jax.evaluation.store import BLOCK, KeptCell, Store, played_of
+from ibrl_jax.evaluation.table import Cells
 from ibrl_jax.rewards.types import Failed
-
-Keep = Callable[[str, str, Sequence[Trajectory]], None]
-"""Is given each cell's policy, column and dialogues."""
-
-
-def evaluate(
-    config: ConfigDict,
-    cast: Cast,
-    contestants: Sequence[Contestant],
-    note: Callable[[str], None],
-    keep: Keep,
-    partners: Mapping[str, Params] | None = None,
-    met: Callable[[str], bool] | None = None,
-) -> dict[str, Any]:
-    """The table, JSON-able. `keep` is given every cell's dialogues.
-
-    `partners` are the policies, by name, that contestants meet and that are no rows. `met`: whether
-    training has met a counterpart (see `columns_of`).
-
-    Raises:
-        UserError: a counterpart is unknown or an endpoint cannot be used.
-    """
-    locals_ = {c.holder: local(c) for c in contestants}
-    for name, found in (partners or {}).items():
-        locals_[name] = Local(id=name, role=None, version=0, params=partial(_same, found))
-    bench = Bench(cast, locals_, config.evaluation.temperature, note)
-    columns = playable(cast, columns_of(config, met))
-    cells = Games(config, bench, note).cells(contestants, columns, keep)
-    return table_of(config, cast, contestants, columns, cells)
 
 
 def playable(cast: Cast, columns: Sequence[Column]) -> list[Column]:
@@ -67,36 +37,32 @@ class Games:
     """Plays cells, or reads what was played of them by an earlier start.
 
     Args:
-        store: where dialogues are kept as they come; None: nowhere.
-        key_of: what a stored cell must have been played with to be taken; a hash.
+        locals: the policies of this machine, by the names that contestants and columns have.
+        store: where dialogues are kept as they come.
+        note: told of what takes long.
     """
 
     def __init__(
         self,
         config: ConfigDict,
-        bench: Bench,
+        cast: Cast,
+        locals: Mapping[str, Local],
+        store: Store,
         note: Callable[[str], None],
-        store: Store | None = None,
-        key_of: Callable[[Contestant, Column, Sequence[Planned]], str] | None = None,
     ) -> None:
-        self._config, self._bench, self._note = config, bench, note
-        self._store, self._key_of = store, key_of
-        self._audit: Audit | None = build_audit(config, bench.cast)
-        self._hall: Hall = build_hall(
-            config,
-            bench.cast.domain,
-            retries=config.evaluation.retries,
-            concurrency=at_once(config),
+        self._config, self._store, self._note = config, store, note
+        temperature = dict.fromkeys(cast.domain.roles, float(config.evaluation.temperature))
+        self._bench = Bench(cast, locals, temperature, note)
+        self._audit = build_audit(config, cast)
+        self._hall = build_hall(
+            config, cast.domain, retries=config.evaluation.retries, concurrency=at_once(config)
         )
+        self.keys = Keys(config, cast, {name: one.fingerprint for name, one in locals.items()})
+        """What each cell's dialogues must have been played with to be taken."""
         self.anew = 0
         """Dialogues that were played, not read."""
 
-    def cells(
-        self,
-        contestants: Sequence[Contestant],
-        columns: Sequence[Column],
-        keep: Keep | None = None,
-    ) -> Cells:
+    def cells(self, contestants: Sequence[Contestant], columns: Sequence[Column]) -> Cells:
         """Every contestant in every column in which it has a seat.
 
         Raises:
@@ -105,18 +71,14 @@ class Games:
         cells: Cells = {}
         for contestant in contestants:
             self._note(f"evaluating {contestant.label} in {len(columns)} columns")
-            found = {c.name: self.cell(contestant, c, keep=keep) for c in columns}
+            found = {c.name: self.cell(contestant, c) for c in columns}
             cells[contestant.label] = {n: cell for n, cell in found.items() if cell is not None}
         return cells
 
-    def cell(
-        self,
-        contestant: Contestant,
-        column: Column,
-        keep: Keep | None = None,
-        folder: str = "",
-    ) -> Cell | None:
+    def cell(self, contestant: Contestant, column: Column, folder: str = "") -> Cell | None:
         """One policy in one column; None where it has no seat there.
+
+        Dialogues that the failure of an endpoint broke off in an earlier start are played again.
 
         Args:
             folder: of the store's, to keep the dialogues in.
@@ -128,89 +90,59 @@ class Games:
         planned = plan_cell(self._config, domain, contestant, column, self._bench.role_of)
         if not planned:
             return None
+        key = self.keys.of(contestant, column, planned)
+        kept = self._store.open(contestant.label, column.name, key, len(planned), folder)
         where = f"{contestant.label} against {column.name}"
-        if self._store is None or self._key_of is None:
-            trajectories = self._play(planned, where)
-            if keep is not None:
-                keep(contestant.label, column.name, trajectories)
-            played = [_played(p, t) for p, t in zip(planned, trajectories, strict=True)]
-        else:
-            key = self._key_of(contestant, column, planned)
-            played = self._stored(contestant, column, planned, key, where, folder)
+        if broken := kept.broken_off:
+            self._note(f"{where}: playing {len(broken)} dialogues again that were broken off")
+        for begin in range(0, len(broken), BLOCK):
+            kept.replace(self._play(kept, planned, broken[begin : begin + BLOCK], where, 0.0))
+        if 0 < len(kept.rows) < len(planned):
+            self._note(f"{where}: going on from dialogue {len(kept.rows)} of {len(planned)}")
+        least = self._config.rewards.min_coverage
+        while (begin := len(kept.rows)) < len(planned):
+            block = range(begin, min(begin + BLOCK, len(planned)))
+            kept.append(self._play(kept, planned, block, where, least))
+        played = [played_of(p, row) for p, row in zip(planned, kept.rows, strict=True)]
         several = len(column.counterparts) > 1
         against = [f"{column.name}, {p.counterpart}" if several else column.name for p in planned]
         return Cell(played=played, against=against)
 
-    def _stored(
+    def _play(
         self,
-        contestant: Contestant,
-        column: Column,
+        kept: KeptCell,
         planned: Sequence[Planned],
-        key: str,
+        indices: Sequence[int],
         where: str,
-        folder: str,
-    ) -> list[Played]:
-        assert self._store is not None
-        kept = self._store.open(contestant.label, column.name, key, len(planned), folder)
-        played = [played_of(p, row) for p, row in zip(planned, kept.rows(), strict=False)]
-        if played and len(played) < len(planned):
-            self._note(f"{where}: going on from dialogue {len(played)} of {len(planned)}")
-        tokenizer = self._bench.cast.speech.tokenizer
-        while len(played) < len(planned):
-            begin = len(played)
-            block = planned[begin : begin + BLOCK]
-            rows = [
-                record(
-                    t,
-                    tokenizer,
-                    {},
-                    policy=contestant.label,
-                    column=column.name,
-                    **about_dialogue(key, begin + i, p),
-                )
-                for i, (p, t) in enumerate(zip(block, self._play(block, where), strict=True))
-            ]
-            played += [played_of(p, row) for p, row in zip(block, kept.append(rows), strict=True)]
-            self.anew += len(rows)
-        return played
-
-    def _play(self, planned: Sequence[Planned], where: str) -> list[Trajectory]:
-        """The dialogues, audited.
+        least: float,
+    ) -> list[dict[str, Any]]:
+        """Some of a cell's dialogues, audited, as lines of its file.
 
         Raises:
-            UserError: fewer of them came to an end than `rewards.min_coverage` asks for.
+            UserError: a smaller share than `least` came to an end.
         """
-        played = play(self._hall, self._bench.matches(planned))
-        if len(played) != len(planned):
-            raise RuntimeError(f"{len(played)} dialogues of {len(planned)} asked for")
+        block = [planned[i] for i in indices]
+        played = play(self._hall, self._bench.matches(block))
+        if len(played) != len(block):
+            raise RuntimeError(f"{len(played)} dialogues of {len(block)} asked for")
         aborted = [reason for t in played if (reason := _failure(t)) is not None]
         coverage = 1 - len(aborted) / len(played)
-        if coverage < self._config.rewards.min_coverage:
+        if coverage < least:
             raise UserError(
                 f"only {coverage:.0%} of the dialogues of {where} came to "
                 f"an end, less than config.rewards.min_coverage; the first failure: {aborted[0]}"
             )
-        if self._audit is None:
-            return played
-        if self._config.evaluation.auditor:
-            self._note(f"auditing {len(played)} calls of {where}")
-        return self._audit(played)
-
-
-def local(contestant: Contestant) -> Local:
-    """A contestant that brings its own parameters, as it is seated."""
-    c = contestant
-    return Local(id=c.label, role=c.role, version=c.version, params=partial(_same, c.params))
-
-
-def _same(params: Any) -> Any:
-    return params
+        if self._audit is not None:
+            if self._config.evaluation.auditor:
+                self._note(f"auditing {len(played)} calls of {where}")
+            played = self._audit(played)
+        self.anew += len(played)
+        tokenizer = self._bench.cast.speech.tokenizer
+        return [
+            record(t, tokenizer, {}, **kept.about(i, p))
+            for i, p, t in zip(indices, block, played, strict=True)
+        ]
 
 
 def _failure(t: Trajectory) -> str | None:
     return next((r.reason for r in t.rewards.values() if isinstance(r, Failed)), None)
-
-
-def _played(plan: Planned, t: Trajectory) -> Played:
-    retries = sum(t.retries.values())
-    return Played(plan=plan, outcome=t.outcome, retries=retries, failed=_failure(t))

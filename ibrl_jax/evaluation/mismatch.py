@@ -33,6 +33,7 @@ from ibrl_jax.evaluation.statistics import (
     StatisticsSettings,
     bootstrap_difference,
     bootstrap_mean,
+    percentiles,
 )
 
 LEAST_ESS = 50.0
@@ -210,11 +211,11 @@ def _forms(
     rng = np.random.default_rng(settings.seed)
     counts = rng.multinomial(clusters, np.full(clusters, 1 / clusters), settings.resamples)
     drawn = _of_sums(sums @ counts.T)  # [R] each
-    tails = [50 * (1 - settings.confidence), 50 * (1 + settings.confidence)]
     found = {}
     for name, value in _of_sums(sums.sum(axis=1)).items():
-        low, high = np.percentile(drawn[name][np.isfinite(drawn[name])], tails)
-        found[name] = Estimate(value=float(value), low=float(low), high=float(high))
+        interval, _ = percentiles(drawn[name], settings)
+        low, high = interval or (np.nan, np.nan)
+        found[name] = Estimate(value=float(value), low=low, high=high)
     return found
 
 

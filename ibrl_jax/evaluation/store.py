@@ -2,7 +2,8 @@
 
 A cell is a file of JSON lines. Each line says with which key it was played (a hash of all that
 shapes the cell) and which of the cell's dialogues it is; what was written under another key, or
-after the last whole block, is played again.
+after the last whole block, is played again. What an endpoint's failure broke off is played again
+too, in its place.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ibrl_jax.domains.base import Outcome
 from ibrl_jax.errors import UserError
@@ -25,6 +26,9 @@ BLOCK = 200
 
 _NOT_IN_NAMES = re.compile(r"[^\w.:@+=-]")
 _LONGEST = 150
+_NEEDED = ("outcome", "rewards", "retries")
+_OF_ENDPOINT = "endpoint "
+"""What the reason begins with where an endpoint failed; any other would be the same again."""
 
 
 class Store:
@@ -61,53 +65,80 @@ class Store:
                 f"the dialogues of {policy} against {column} and of {owner[0]} against {owner[1]} "
                 f"would both lie in {file.name}; give one of them another label"
             )
-        cell = KeptCell(file, key)
-        if cell.trim(planned):
+        cell = KeptCell(file, policy, column, key)
+        if cell.read(planned):
             self._note(f"{file} was played otherwise (policies, settings or versions): played anew")
         return cell
 
 
 class KeptCell:
-    """One cell's file."""
+    """One cell's file. `rows` is what tables need of the dialogues in it, in the plan's order."""
 
-    def __init__(self, file: Path, key: str) -> None:
-        self._file, self._key = file, key
+    def __init__(self, file: Path, policy: str, column: str, key: str) -> None:
+        self._file = file
+        self._of_cell = {"policy": policy, "column": column, "key": key}
+        self.rows: list[dict[str, Any]] = []
 
-    def trim(self, planned: int) -> bool:
-        """Leave whole blocks of this key alone; True if there were dialogues of another one."""
+    def read(self, planned: int) -> bool:
+        """Take whole blocks of this key, and leave them alone in the file.
+
+        True if there were dialogues of another key.
+        """
         if not self._file.is_file():
             return False
         ends, other = [0], False
         with self._file.open("rb") as lines:
             for line in lines:
                 row = _row(line)
-                if row is None or row.get("key") != self._key or row.get("index") != len(ends) - 1:
-                    other = row is not None and len(ends) == 1
+                if row is None or not self._has(row, len(self.rows)):
+                    other = row is not None and not self.rows
                     break
+                self.rows.append(row)
                 ends.append(ends[-1] + len(line))
-        count = min(len(ends) - 1, planned)
+        count = min(len(self.rows), planned)
         if count < planned:
             count -= count % BLOCK
+        del self.rows[count:]
         if ends[count] < self._file.stat().st_size:
             os.truncate(self._file, ends[count])
         return other
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """What is there, in the plan's order."""
-        if self._file.is_file():
-            with self._file.open("rb") as lines:
-                for line in lines:
-                    yield json.loads(line)
+    def _has(self, row: Mapping[str, Any], index: int) -> bool:
+        return row.get("key") == self._of_cell["key"] and row.get("index") == index
 
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Keep a block, whole; gives it as it will be read."""
+    @property
+    def broken_off(self) -> list[int]:
+        """The indices of dialogues that the failure of an endpoint broke off."""
+        reasons = [_failure(row) for row in self.rows]
+        return [i for i, reason in enumerate(reasons) if (reason or "").startswith(_OF_ENDPOINT)]
+
+    def about(self, index: int, plan: Planned) -> dict[str, Any]:
+        """What a line says of its place in the evaluation."""
+        place = {"seed": plan.seed, "seat": plan.seat, "counterpart": plan.counterpart}
+        return {**self._of_cell, "index": index, **place}
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a block, whole."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(row) for row in rows]
+        lines = [_line(row) for row in rows]
         with self._file.open("ab") as file:
-            file.write("".join(line + "\n" for line in lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        return (json.loads(line) for line in lines)
+            _write(file, lines)
+        self.rows += [row for line in lines if (row := _row(line))]
+
+    def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep these in place of those of the same index, all or none; not what failed again."""
+        mended = {row["index"]: _line(row) for row in rows if _failure(row) is None}
+        if not mended:
+            return
+        beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            with self._file.open("rb") as lines, beside.open("wb") as file:
+                _write(file, (mended.get(i, line) for i, line in enumerate(lines)))
+            beside.replace(self._file)
+        finally:
+            beside.unlink(missing_ok=True)
+        for index, line in mended.items():
+            self.rows[index] = _row(line) or {}
 
 
 def cell_file(policy: str, column: str) -> str:
@@ -116,21 +147,9 @@ def cell_file(policy: str, column: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)[:_LONGEST] + ".jsonl"
 
 
-def about_dialogue(key: str, index: int, plan: Planned) -> dict[str, Any]:
-    """What a line says of its place in the evaluation."""
-    return {
-        "key": key,
-        "index": index,
-        "seed": plan.seed,
-        "seat": plan.seat,
-        "counterpart": plan.counterpart,
-    }
-
-
 def played_of(plan: Planned, row: Mapping[str, Any]) -> Played:
     """What tables need of a line of a cell's file."""
     outcome = row["outcome"]
-    failures = [r["failed"] for r in row["rewards"].values() if "failed" in r]
     return Played(
         plan=plan,
         outcome=Outcome(
@@ -141,14 +160,36 @@ def played_of(plan: Planned, row: Mapping[str, Any]) -> Played:
             joint=tuple(outcome["joint"]),
         ),
         retries=sum(row["retries"].values()),
-        failed=failures[0] if failures else None,
+        failed=_failure(row),
     )
 
 
+def _failure(row: Mapping[str, Any]) -> str | None:
+    """Why a dialogue was broken off, if it was."""
+    return next((r["failed"] for r in row["rewards"].values() if "failed" in r), None)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    """The views are most of a line and nothing to tables: they stand last, to be passed over."""
+    rest = {key: value for key, value in row.items() if key != "views"}
+    return json.dumps({**rest, "views": row["views"]}).encode() + b"\n"
+
+
+def _write(file: BinaryIO, lines: Iterable[bytes]) -> None:
+    file.writelines(lines)
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def _row(line: bytes) -> dict[str, Any] | None:
-    """A line; None if it was cut short."""
-    try:
-        row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
+    """What is needed of a line; None if it was cut short. Views that stand last are passed over."""
+    if not line.endswith(b"\n"):
         return None
-    return row if isinstance(row, dict) else None
+    at = line.rfind(b', "views": {')  # no text can hold that: its quotes would be escaped
+    for part in (line[:at] + b"}", line):
+        try:
+            row = json.loads(part)
+            return {"key": row.get("key"), "index": row.get("index")} | {k: row[k] for k in _NEEDED}
+        except (ValueError, KeyError, AttributeError):
+            continue
+    return None

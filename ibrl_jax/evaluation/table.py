@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.domains.base import Domain, Measure
 from ibrl_jax.endpoints.client import Endpoint
-from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.audits import auditor_name
 from ibrl_jax.evaluation.cells import Cell, Contestant, Played, pooled
 from ibrl_jax.evaluation.columns import ALL_HELD_OUT, HELD_OUT, Column
@@ -79,11 +78,7 @@ def table_of(
     columns: Sequence[Column],
     cells: Mapping[str, Mapping[str, Cell]],
 ) -> dict[str, Any]:
-    """The table, JSON-able.
-
-    Raises:
-        UserError: `evaluation.reference` is no label.
-    """
+    """The table, JSON-able; `evaluation.reference` is empty or the label of a contestant."""
     domain, settings = cast.domain, StatisticsSettings(**dict(config.statistics))
     held_out = [column.name for column in columns if column.kind == HELD_OUT]
     columns = list(columns)
@@ -139,13 +134,7 @@ def table_of(
 
 def _reference(config: ConfigDict, contestants: Sequence[Contestant]) -> Contestant:
     named = config.evaluation.reference
-    found = [c for c in contestants if c.label == named or not named]
-    if not found:
-        raise UserError(
-            f"config.evaluation.reference is {named!r}, which is no label of a policy; there are "
-            f"{', '.join(c.label for c in contestants)}"
-        )
-    return found[0]
+    return next(c for c in contestants if named in ("", c.label))
 
 
 def _cell(domain: Domain, cell: Cell, settings: StatisticsSettings) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""An evaluation of any policies, of one run or of many, that resumes where it stopped.
+"""An evaluation of policies, of one run or of any, that resumes where it stopped.
 
 ```
 <folder>/
   evaluation.json           the table, and all that it takes to repeat it
   outcomes.csv              a row a dialogue (see `evaluation.outcomes`)
-  dialogues/                every dialogue, a file a policy and column
+  dialogues/                every dialogue, a file a policy and column; a run's: evaluation/
   crossplay.csv .json .svg .png   each policy against each, where that is asked for
 ```
 """
@@ -12,60 +12,36 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
-from ibrl_jax.dialogue.build import (
-    at_once,
-    build_cast,
-    build_domain,
-    build_endpoints,
-    build_speech,
-)
-from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
-from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import crossplay
-from ibrl_jax.evaluation.bench import Bench
-from ibrl_jax.evaluation.cells import Contestant, Local
-from ibrl_jax.evaluation.columns import HELD_OUT, Column, columns_of
+from ibrl_jax.evaluation.cells import Contestant
+from ibrl_jax.evaluation.columns import HELD_OUT, Column
 from ibrl_jax.evaluation.keys import Keys, versions
 from ibrl_jax.evaluation.leakage import Leakage, check
 from ibrl_jax.evaluation.matches import Games, playable
 from ibrl_jax.evaluation.outcomes import outcome_rows, value_names, write_outcomes
-from ibrl_jax.evaluation.seats import can_hold
 from ibrl_jax.evaluation.store import Store
 from ibrl_jax.evaluation.table import table_of
-from ibrl_jax.names import bare, kind_of, read_entry
-from ibrl_jax.reporting.crossplay import draw
-from ibrl_jax.trainer.assess import assess_sentence
-from ibrl_jax.trainer.frozen import (
-    Frozen,
-    find_frozen,
-    met_by_training,
-    run_config,
-    trained_with,
-)
-from ibrl_jax.trainer.placing import Place, local_places
-from ibrl_jax.trainer.policies import about_policy, load_policy
-from ibrl_jax.trainer.run import write_json, write_text
-from ibrl_jax.trainer.start import Note
-from ibrl_jax.trainer.weights import base_of, read_base
+from ibrl_jax.evaluation.told import headline, told
+from ibrl_jax.trainer.entries import Entries, entries_of
+from ibrl_jax.trainer.frozen import run_config
+from ibrl_jax.trainer.policies import START
+from ibrl_jax.trainer.run import RunFolder, write_json, write_text
+from ibrl_jax.trainer.seating import seating
 
+Note = Callable[[str], None]
 
-@dataclass(frozen=True, kw_only=True)
-class Entries:
-    """Who an evaluation is of: its rows, its columns, and every frozen policy in it, by name."""
-
-    rows: list[Contestant]
-    columns: list[Column]
-    frozen: Mapping[str, Frozen]
+_STARTS = {"random": "random start", "pretrained": "pretrained start"}
+"""What a run's start is called in its table; any other is an SFT start."""
 
 
 def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
@@ -76,14 +52,48 @@ def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
             network, tokenizer or chat format, or another process is at work in the folder.
     """
     domain = build_domain(config)
-    entries = entries_of(config, domain)
-    store = Store(to / "dialogues", note)
+    return _held(config, domain, entries_of(config, domain), to, to / "dialogues", note)
+
+
+def contest_of_run(run: RunFolder, config: ConfigDict, note: Note) -> dict[str, Any]:
+    """The contest of a finished run's policies, in its folder; they are compared with their start.
+
+    Raises:
+        UserError: the run has no policies yet, or as `contest`.
+    """
+    domain = build_domain(config)
+    learners = [role for role in domain.roles if config.roles[role].train]
+    run.need_policies((START, *learners))
+    start = _STARTS.get(config.policy.start, "SFT start")
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        config.evaluation.policies = (
+            f"{start}=frozen:{START}",
+            *(f"{role}=frozen:{role}" for role in learners),
+        )
+    entries = entries_of(config, domain, own=str(run.path))
+    table = _held(config, domain, entries, run.path, run.path / "evaluation", note)
+    run.summary({"evaluation": headline(table)})
+    return table
+
+
+def contest_sentence(table: Mapping[str, Any], to: Path) -> str:
+    """What came out, in a line."""
+    coverage, rows = table["coverage"], len(table["rows"])
+    dialogues = f"{coverage['scored']} of {coverage['planned']} dialogues with a result"
+    text = f"{to}: {rows} {'policy' if rows == 1 else 'policies'}, {dialogues}"
+    return f"{text}: {told(table)}" if table["columns"] else text
+
+
+def _held(
+    config: ConfigDict, domain: Domain, entries: Entries, to: Path, dialogues: Path, note: Note
+) -> dict[str, Any]:
+    """Plays what is missing of a contest, and writes all that it leaves into `to`."""
+    store = Store(dialogues, note)
     with store.alone():
-        cast, locals_ = _cast(config, domain, entries, to)
-        keys = Keys(config, cast, {n: f.fingerprint for n, f in entries.frozen.items()})
-        bench = Bench(cast, locals_, config.evaluation.temperature, note)
-        games = Games(config, bench, note, store, keys.of)
-        columns = playable(cast, entries.columns)
+        seated = seating(config, domain, entries.frozen, to / "endpoints")
+        games = Games(config, seated.cast, seated.locals, store, note)
+        columns = playable(seated.cast, entries.columns)
         leakage = _leakage(config, entries, columns)
         for sentence in leakage.stops:
             note(sentence)
@@ -98,21 +108,21 @@ def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
             if c.name in found
             for row in outcome_rows(domain, label, c, found[c.name])
         ]
-        table = table_of(config, cast, entries.rows, columns, cells)
-        planned = len(outcomes)
         scored = sum(not row.aborted for row in outcomes)
-        table |= {
-            "policies": [_about(row, entries, keys) for row in entries.rows],
-            "counterparts": {name: keys.identity(name) for name in keys.met},
-            "coverage": {"planned": planned, "scored": scored},
+        table = table_of(config, seated.cast, entries.rows, columns, cells) | {
+            "policies": [_about(row, entries, games.keys) for row in entries.rows],
+            "counterparts": {name: games.keys.identity(name) for name in games.keys.met},
+            "coverage": {"planned": len(outcomes), "scored": scored},
             "leakage": leakage.as_json(),
-            "scenarios": keys.scenarios,
+            "scenarios": games.keys.scenarios,
             "versions": versions(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "config": configs.to_dict(config),
         }
         write_outcomes(to / "outcomes.csv", outcomes, value_names(domain))
         if crossed:
+            from ibrl_jax.reporting.crossplay import draw  # late: it takes a second
+
             matrix = crossplay.matrix_of(config, domain, entries.rows, crossed)
             write_json(to / "crossplay.json", matrix)
             write_text(to / "crossplay.csv", crossplay.as_csv(matrix))
@@ -129,127 +139,6 @@ def _leakage(config: ConfigDict, entries: Entries, columns: Sequence[Column]) ->
     return check({run: run_config(run) for run in sorted(runs)}, config, held_out)
 
 
-def contest_sentence(table: dict[str, Any], to: Path) -> str:
-    """What came out, in a line."""
-    coverage, rows = table["coverage"], len(table["rows"])
-    dialogues = f"{coverage['scored']} of {coverage['planned']} dialogues with a result"
-    told = f": {assess_sentence(table)}" if table["columns"] else ""
-    return f"{to}: {rows} {'policy' if rows == 1 else 'policies'}, {dialogues}{told}"
-
-
-def entries_of(config: ConfigDict, domain: Domain) -> Entries:
-    """Everybody that the config names, found.
-
-    Raises:
-        UserError: a name is nobody's, or two policies have one label.
-    """
-    texts = config.evaluation.policies
-    if not texts:
-        raise UserError(
-            "config.evaluation.policies names no policy; it is a list of label=name, such as "
-            "agent=frozen:runs/mini/seed0:agent0"
-        )
-    frozen: dict[str, Frozen] = {}
-
-    def find(name: str) -> Frozen | None:
-        if kind_of(name) == "frozen" and name not in frozen:
-            frozen[name] = find_frozen(name, domain.roles)
-        return frozen.get(name)
-
-    rows = []
-    for text in texts:
-        entry = read_entry(text)
-        (name,) = entry.names
-        policy = find(name)
-        _check_seat(config, domain, name)
-        partners = trained_with(policy) if policy and config.evaluation.in_system else ()
-        rows.append(
-            Contestant(
-                label=entry.label or (policy.short if policy else bare(name)),
-                role=policy.role if policy else None,
-                params=None,
-                version=policy.updates if policy else 0,
-                partners=partners,
-                name=name,
-            )
-        )
-    labels = [row.label for row in rows]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise UserError(
-            f"config.evaluation.policies has two policies called {twice[0]!r}; give them labels "
-            "of their own, label=name"
-        )
-    named = config.evaluation.reference
-    if named and named not in labels:
-        raise UserError(
-            f"config.evaluation.reference is {named!r}, which is no label of "
-            f"config.evaluation.policies ({', '.join(labels)})"
-        )
-    for row in rows:
-        for name in row.partners:
-            _check_partner(config, row, name)
-            find(name)
-    for text in config.evaluation.counterparts:
-        for name in read_entry(text).names:
-            find(name)
-            _check_seat(config, domain, name)
-    policies = [frozen[row.name] for row in rows if row.name in frozen]
-    columns = columns_of(config, met_by_training(config, policies, frozen, domain.roles))
-    return Entries(rows=rows, columns=columns, frozen=frozen)
-
-
-def _cast(
-    config: ConfigDict, domain: Domain, entries: Entries, to: Path
-) -> tuple[Cast, dict[str, Local]]:
-    """Everybody that can sit; engines only where a policy of this machine is among them.
-
-    Raises:
-        UserError: policies are of another network, tokenizer or chat format than the config's.
-    """
-    ledgers = to / "endpoints"
-    if not entries.frozen:
-        plain = configs.default_config(config.domain)  # nobody speaks by it
-        return (
-            Cast(
-                domain=domain,
-                speech=build_speech(plain),
-                engines={},
-                endpoints=build_endpoints(config, ledgers),
-                max_new=config.rollout.max_new_tokens,
-            ),
-            {},
-        )
-    speech = build_speech(config)
-    cast = build_cast(config, domain, speech, at_once(config), ledgers)
-    if config.lora.rank:  # adapters say themselves what they lie on; all must lie on the same
-        config = config.copy_and_resolve_references()
-        first = next(iter(entries.frozen.values())).folder
-        if "lora" in about_policy(first):
-            with config.unlocked():
-                config.policy.start = str(first)
-    base = base_of(config)
-    at = local_places(config, speech, domain.roles)
-    for role in domain.roles:
-        below = read_base(config, speech, at[role])
-        cast.hold(role, None if below is None else at[role].base(below))
-    place: Place = at[domain.roles[0]]
-
-    def read(folder: Path) -> Any:
-        return load_policy(folder, place.like, speech, base)
-
-    for policy in entries.frozen.values():  # what does not fit is said before anything is played
-        read(policy.folder)
-    return cast, {
-        name: Local(
-            id=bare(name),
-            role=policy.role,
-            version=policy.updates,
-            params=partial(read, policy.folder),
-        )
-        for name, policy in entries.frozen.items()
-    }
-
-
 def _crossplay(config: ConfigDict, entries: Entries, games: Games, note: Note) -> crossplay.Crossed:
     """Each policy in the first seat against each in the others, where they can hold them."""
     if not config.evaluation.crossplay:
@@ -262,31 +151,6 @@ def _crossplay(config: ConfigDict, entries: Entries, games: Games, note: Note) -
             if cell is not None:
                 found[first.label, second.label] = cell
     return found
-
-
-def _check_seat(config: ConfigDict, domain: Domain, name: str) -> None:
-    """Raises UserError for a scripted family or a form that no seat knows."""
-    kind, which = kind_of(name), bare(name)
-    if kind == "frozen" or any(can_hold(domain, name, role, None) for role in domain.roles):
-        return
-    if kind == "scripted":
-        known = sorted({f for families in domain.families.values() for f in families})
-        raise UserError(
-            f"there is no scripted family {which!r} in {config.domain}; there are "
-            f"{', '.join(known)}"
-        )
-    form = which.partition(":")[2]
-    for role in domain.roles:
-        domain.adapter(form, role)  # raises, with what there is
-
-
-def _check_partner(config: ConfigDict, row: Contestant, name: str) -> None:
-    endpoint = bare(name).partition(":")[0]
-    if kind_of(name) == "api" and endpoint not in config.endpoints:
-        raise UserError(
-            f"{row.label} trained with {name}, and config.endpoints has no {endpoint!r}; name it "
-            "there, or set config.evaluation.in_system=False"
-        )
 
 
 def _about(row: Contestant, entries: Entries, keys: Keys) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from ibrl_jax import config as configs
 from ibrl_jax.domains.base import Role
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.columns import met_by
 from ibrl_jax.fields import listed
 from ibrl_jax.names import bare, kind_of
+from ibrl_jax.settings import ROLES
 from ibrl_jax.trainer.policies import START, about_policy, is_policy
 from ibrl_jax.trainer.run import RunFolder, read_json
 from ibrl_jax.trainer.weights import fingerprint
@@ -24,13 +26,15 @@ class Frozen:
     """A policy that lies in a folder.
 
     `run` is the run folder that it belongs to, as it was named; None for a policy folder of its
-    own. `role` is the one that it trained as; None for a start. `iteration` is that of a snapshot.
-    `updates` is how many it has had; `fingerprint` is of its weights.
+    own. `kin` is what the names of that run's policies begin with. `role` is the one that it
+    trained as; None for a start. `iteration` is that of a snapshot. `updates` is how many it has
+    had; `fingerprint` is of its weights.
     """
 
     name: str
     folder: Path
     run: str | None
+    kin: str
     role: Role | None
     iteration: int | None
     updates: int
@@ -44,13 +48,18 @@ class Frozen:
         return self.role or (START if self.run else self.folder.name)
 
 
-def find_frozen(name: str, roles: Sequence[Role]) -> Frozen:
+def find_frozen(name: str, roles: Sequence[Role], own: str = "") -> Frozen:
     """The policy that `frozen:...` names.
+
+    Args:
+        own: the run folder whose policies have names without it, `frozen:start`, `frozen:<role>`.
 
     Raises:
         UserError: there is no such policy, or its folder is damaged.
     """
     where = bare(name)
+    if own and (where == START or _part(where, roles)[0]):
+        return replace(find_frozen(f"frozen:{own}:{where}", roles), name=name, kin="frozen:")
     folder, run = Path(where), None
     if is_policy(folder):
         of = folder.parent.parent
@@ -82,6 +91,7 @@ def find_frozen(name: str, roles: Sequence[Role]) -> Frozen:
         name=name,
         folder=folder,
         run=run,
+        kin=f"frozen:{run}:" if run else "",
         role=role,
         iteration=iteration,
         updates=int(about_policy(folder).get("updates", 0)),
@@ -107,16 +117,16 @@ def trained_with(policy: Frozen) -> tuple[str, ...]:
         return ()
     if policy.role is None:
         return (policy.name,)
-    roles = _config(policy.run)["roles"]
+    roles = run_config(policy.run).roles.to_dict()
     others = [r for r, settings in roles.items() if settings["train"] and r != policy.role]
     if others and policy.iteration is not None:
         folder = RunFolder(Path(policy.run))
         there = [r for r in others if is_policy(folder.policy(snapshot(r, policy.iteration)))]
-        return tuple(f"frozen:{policy.run}:{r}@{policy.iteration}" for r in there)
+        return tuple(f"{policy.kin}{r}@{policy.iteration}" for r in there)
     if others:
-        return tuple(f"frozen:{policy.run}:{r}" for r in others)
+        return tuple(f"{policy.kin}{r}" for r in others)
     return tuple(
-        _of_run(policy.run, name)
+        f"{policy.kin}{START}" if name == f"frozen:{START}" else name
         for settings in roles.values()
         if not settings["train"]
         for name in settings["counterpart"]
@@ -143,9 +153,8 @@ def met_by_training(
     runs = {policy.run for policy in policies if policy.run is not None}
     names = set(met_by(config)) if any(policy.run is None for policy in policies) else set[str]()
     prints = {policy.fingerprint for policy in policies}
-    for run in sorted(runs):
-        of_run = met_by(ConfigDict(listed(_config(run))))
-        names |= {_of_run(run, name) for name in of_run}
+    for run in runs:
+        names |= met_by(run_config(run)) - {f"frozen:{START}"}  # that is its own, see below
     for name in sorted(n for n in names if kind_of(n) == "frozen"):
         try:
             prints.add(find_frozen(name, roles).fingerprint)
@@ -164,18 +173,43 @@ def met_by_training(
     return met
 
 
-def _config(run: str) -> Mapping[str, Any]:
-    """The settings of a run, unchecked: it may be of a version with fewer of them."""
-    return read_json(RunFolder.existing(run).path / "config.json")
-
-
 def run_config(run: str) -> ConfigDict:
-    """The settings of a run, unchecked: it may be of a version with fewer of them."""
-    return ConfigDict(listed(_config(run)))
+    """The settings of a run, which may be of another version in what says nothing of whom it met.
+
+    Raises:
+        UserError: the file is damaged, or is of a version that had other such settings.
+    """
+    values = read_json(RunFolder.existing(run).path / "config.json")
+    if other := _other_settings(values):
+        raise UserError(
+            f"{run} is of another version, whose config.json {other}, so nobody can tell what its "
+            "training met; evaluate it with that version, or copy its policies to a folder "
+            "elsewhere and name them frozen:<folder>"
+        )
+    return ConfigDict(listed(values))
 
 
-def _of_run(run: str, name: str) -> str:
-    return f"frozen:{run}:{START}" if name == f"frozen:{START}" else name
+def _other_settings(values: Any) -> str:
+    """How a run's settings differ from those that `met_by`, `leakage.check` and domains read."""
+    domain = values.get("domain") if isinstance(values, Mapping) else None
+    if not isinstance(domain, str) or domain not in ROLES:
+        return f"names the domain {domain!r}"
+    known = set(configs.default_config(domain)[domain])
+    endpoints = values.get("endpoints", {})
+    needed = [
+        *("policy.start", "sft.families", "sft.transcripts", "evaluation.seeds", "endpoints"),
+        *(f"{domain}.{key}" for key in sorted(known)),
+        *(f"roles.{r}.{key}" for r in ROLES[domain] for key in ("train", "counterpart", "judge")),
+        *(f"endpoints.{name}.{key}" for name in endpoints for key in ("model", "base_url")),
+    ]
+    for setting in needed:
+        node = values
+        for part in setting.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return f"lacks {setting}"
+            node = node[part]
+    more = sorted(set(values[domain]) - known)
+    return f"has {domain}.{more[0]}, which is no more" if more else ""
 
 
 def _part(which: str, roles: Sequence[Role]) -> tuple[Role | None, int | None]:

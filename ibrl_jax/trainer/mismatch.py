@@ -62,9 +62,9 @@ def measure(
     (seat,) = others
     own = f"frozen:{run.path}:{role}"
     train = train or _partner(own, tuple(config.roles))
-    table = set_table(run, config, (own, train, deploy), run.path / "mismatch" / "endpoints")
+    table = set_table(config, (own, train, deploy), run.path / "mismatch" / "endpoints", note)
     for name in (train, deploy):  # a mistake is told before anything is compiled
-        table.speaker(name, seat)
+        table.check(name, seat)
     played: dict[str, list[Trajectory]] = {}
     planned = 0
     for name in (train, deploy):
@@ -78,7 +78,7 @@ def measure(
         "role": role,
         "train": train,
         "deploy": deploy,
-        "policies": {name: policy.fingerprint for name, policy in table.policies.items()},
+        "policies": {name: policy.fingerprint for name, policy in table.locals.items()},
         "temperature": {r: config.roles[r].temperature for r in (role, seat)},
         "dialogues": {
             "train": {"planned": planned, "scored": len(played[train])},
@@ -95,7 +95,7 @@ def measure(
             "seed": config.seed,
         },
     }
-    strangers = [name for name in (train, deploy) if name not in table.params]
+    strangers = [name for name in (train, deploy) if name not in table.locals]
     if strangers:
         return found | {
             "undecomposed": f"{' and '.join(strangers)}: no local policy, so its turns have no "
@@ -116,9 +116,8 @@ def log_weights_of(
     The check is how far, at most, its tokens' log-probs as sampled are from those computed here.
     """
     temperature = float(table.config.roles[seat].temperature)
-    ours, theirs = (
-        token_logps(table, table.params[name], views, temperature) for name in (train, deploy)
-    )
+    both = (table.locals[name].params() for name in (train, deploy))
+    ours, theirs = (token_logps(table, params, views, temperature) for params in both)
     gap = 0.0
     sums = []
     for view, p, q in zip(views, ours, theirs, strict=True):

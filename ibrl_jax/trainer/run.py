@@ -3,8 +3,9 @@
 ```
 runs/<name>/seed<k>/
   config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/
-  policies/<role>/  policies/<role>@<iteration>/  evaluation.json  evaluation/  tensorboard/
-  report.html  summary.json  log.txt (where `make seeds` or a table started it)
+  policies/<role>/  policies/<role>@<iteration>/  tensorboard/
+  evaluation.json  outcomes.csv  evaluation/  report.html  summary.json
+  log.txt (where `make seeds` or a table started it)
 ```
 
 Whatever is written whole is written beside its place and moved there. Rows of iterations that a
@@ -180,7 +181,8 @@ class RunFolder:
         its own."""
         for role in learners:
             shutil.rmtree(self.policy(role), ignore_errors=True)
-        (self.path / "evaluation.json").unlink(missing_ok=True)
+        for name in ("evaluation.json", "outcomes.csv"):
+            (self.path / name).unlink(missing_ok=True)
         file = self.path / "summary.json"
         if file.is_file():
             write_json(file, {k: v for k, v in read_json(file).items() if k != "evaluation"})

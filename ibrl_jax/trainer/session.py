@@ -48,6 +48,7 @@ from ibrl_jax.trainer.measure import dialogue_records, metrics_row
 from ibrl_jax.trainer.placing import places, to_be_written
 from ibrl_jax.trainer.policies import START, load_policy, save_policy
 from ibrl_jax.trainer.run import RunFolder, as_json, difference, read_json, write_lines
+from ibrl_jax.trainer.seating import check_room
 from ibrl_jax.trainer.start import Note, start_policy
 from ibrl_jax.trainer.weights import Weights, base_of, load_weights
 
@@ -148,16 +149,7 @@ def check_names(config: ConfigDict, cast: Cast) -> None:
             domain.scripted(family, scenario, role, generator(0, "check"))
         elif not name.startswith("frozen:"):
             _seat_one(cast, name, seats)
-    room, speech = config.rollout.max_view_tokens, cast.speech
-    for role in cast.domain.roles:
-        before, after = speech.chat.system()
-        prompt = speech.tokenizer.encode(cast.domain.prompt(scenario, role))
-        opening = len(before) + len(prompt) + len(after) + len(speech.chat.header())
-        if opening + config.rollout.max_new_tokens > room:
-            raise UserError(
-                f"config.rollout.max_view_tokens is {room}, and {role}'s prompt takes {opening} "
-                f"before a first turn of up to {config.rollout.max_new_tokens}; give it more"
-            )
+    check_room(config, cast)
 
 
 def _seat_one(cast: Cast, name: str, seats: Sequence[Role]) -> None:

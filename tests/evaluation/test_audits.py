@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,23 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.config import load
 from ibrl_jax.dialogue.agents import ScriptedSpeaker, Speaker
-from ibrl_jax.dialogue.build import build_domain
+from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
-from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Domain, Role
-from ibrl_jax.domains.telesales.audit import check_labels, fabrications
+from ibrl_jax.domains.telesales.audit import check_labels, claimed, fabrications
 from ibrl_jax.domains.telesales.scenarios import lead_of
 from ibrl_jax.endpoints import Endpoint, EndpointSettings
 from ibrl_jax.errors import UserError
-from ibrl_jax.evaluation.matches import Contestant, evaluate
 from ibrl_jax.reporting.tables import csv_table
 from tests.endpoints.conftest import make_settings as make_settings
 from tests.endpoints.conftest import serve as serve
 from tests.endpoints.fault_server import Asked, FaultServer, Reply, say, status
+from tests.evaluation.held import Kept, hold, local_policy
 
 ROOT = Path(__file__).parents[2]
 SELLERS = {"start": "polite", "sales": "liar"}
 SCENARIOS, SEEDS = 3, 2
-
-Kept = dict[tuple[str, str], Sequence[Trajectory]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,42 +65,33 @@ def domain() -> Domain:
 def measured(
     config: ConfigDict, domain: Domain, endpoints: dict[str, Endpoint] | None = None
 ) -> tuple[dict[str, Any], Kept]:
-    cast = FakeCast(domain=domain, speech=None, engines={}, endpoints=endpoints or {}, max_new=32)  # type: ignore[arg-type]
-    kept: Kept = {}
-
-    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
-        kept[policy, column] = played
-
-    contestants = [
-        Contestant(
-            label=label,
-            role="sales" if label == "sales" else None,
-            params=family,  # type: ignore[arg-type]
-            version=1,
-            partners=("scripted:rule_v1",),
-        )
-        for label, family in SELLERS.items()
+    speech = build_speech(settings())
+    cast = FakeCast(domain=domain, speech=speech, engines={}, endpoints=endpoints or {}, max_new=32)
+    rows = [
+        local_policy(label, "sales" if label == "sales" else None, 1, "scripted:rule_v1")
+        for label in SELLERS
     ]
-    return evaluate(config, cast, contestants, lambda note: None, keep), kept
+    return hold(config, cast, rows, SELLERS)
 
 
 def test_rules_audit_every_call_and_the_table_says_what_they_found(domain: Domain) -> None:
     table, kept = measured(settings(), domain)
     assert table["auditor"] == "rules"
     cell, calls = table["rows"][1]["cells"]["rule_v2"], kept["sales", "rule_v2"]
-    lied = [bool(fabrications(lead_of(t.scenario), t.turns)) for t in calls]
+    claims = [t for t in calls if claimed(lead_of(t.scenario), t.turns)]
+    lied = [bool(fabrications(lead_of(t.scenario), t.turns)) for t in claims]
     assert any(lied)
-    assert [t.outcome.facts["hallucination"] for t in calls] == lied
+    assert [t.outcome.facts["hallucination"] for t in claims] == lied
     assert cell["hallucination"] == pytest.approx(sum(lied) / len(lied))
-    assert cell["fabrication"] == cell["hallucination"]  # by rule the two are one
-    assert cell["audited"] == cell["labelled"] == SCENARIOS * SEEDS
+    assert (cell["audited"], cell["labelled"]) == (len(lied), SCENARIOS * SEEDS)
+    assert cell["fabrication"] == pytest.approx(sum(lied) / cell["labelled"])  # of all who spoke
     labels = [check for t in calls for check in check_labels(t.turns, "en")]
     assert cell["labels_checked"] == len(labels)
     assert cell["label_agreement"] == sum(check.matches for check in labels) / len(labels)
     assert cell["instructing_turns"] == {"customer": 0, "sales": 0}
     assert cell["instructing_known"] == SCENARIOS * SEEDS
     polite = table["rows"][0]["cells"]["rule_v2"]
-    assert (polite["hallucination"], polite["fabrication"]) == (0.0, 0.0)
+    assert (polite["hallucination"], polite["fabrication"]) == (None, 0.0)  # it claims nothing
     json.dumps(table)
     head = csv_table(table).splitlines()[0].split(",")
     assert {"invention", "fabrication", "leak", "label_agreement", "instructing"} <= {*head}
@@ -123,7 +111,7 @@ def answer(asked: Asked) -> Reply:
     if "deceptive_fabrication" in asked.prompt:
         return status(500)
     if '"findings"' in asked.prompt:
-        return say(json.dumps({"findings": [], "reason": "-"}))
+        return say(json.dumps({"any_claim": True, "findings": [], "reason": "-"}))
     return say("prose")
 
 

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.config import endpoint, load
 from ibrl_jax.dialogue.agents import ScriptedSpeaker, SeatContext, Speaker
-from ibrl_jax.dialogue.build import build_domain
+from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.trajectory import Trajectory
@@ -27,14 +27,12 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
 from ibrl_jax.evaluation.cells import Contestant
 from ibrl_jax.evaluation.columns import columns_of
-from ibrl_jax.evaluation.matches import evaluate
 from ibrl_jax.evaluation.table import compared
+from tests.evaluation.held import Kept, hold, local_policy
 
 MINI = str(Path(__file__).parents[2] / "configs" / "dond" / "mini.py")
 POLICIES = {"SFT start": "wanderer", "agent0": "conceder", "agent1": "splitter"}
 """Scripted families that stand for policies: they play real dialogues, and no network is needed."""
-
-Kept = dict[tuple[str, str], Sequence[Trajectory]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +89,8 @@ def domain() -> Domain:
 @pytest.fixture(scope="module")
 def cast(domain: Domain) -> FakeCast:
     endpoints: Any = {"shaky": HalfDown(), "down": Down()}
-    return FakeCast(domain=domain, speech=None, engines={}, endpoints=endpoints, max_new=32)  # type: ignore[arg-type]
+    speech = build_speech(settings())
+    return FakeCast(domain=domain, speech=speech, engines={}, endpoints=endpoints, max_new=32)
 
 
 def settings(counterparts: Sequence[str] = ("fair", "conceder"), **changes: Any) -> ConfigDict:
@@ -114,25 +113,13 @@ def settings(counterparts: Sequence[str] = ("fair", "conceder"), **changes: Any)
 def contestants(*names: str) -> list[Contestant]:
     partners = {"SFT start": "SFT start", "agent0": "agent1", "agent1": "agent0"}
     return [
-        Contestant(
-            label=name,
-            role=None if name == "SFT start" else name,
-            params=POLICIES[name],
-            version=3,
-            partners=(partners[name],),
-        )
+        local_policy(name, None if name == "SFT start" else name, 3, f"frozen:{partners[name]}")
         for name in names or POLICIES
     ]
 
 
 def run(cast: Cast, config: ConfigDict, *names: str) -> tuple[dict[str, Any], Kept]:
-    kept: Kept = {}
-
-    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
-        kept[policy, column] = played
-
-    table = evaluate(config, cast, contestants(*names), lambda note: None, keep)
-    return table, kept
+    return hold(config, cast, contestants(*names), POLICIES)
 
 
 @pytest.fixture(scope="module")
@@ -190,11 +177,8 @@ def test_in_system_meets_its_partner_and_self_play_itself(whole) -> None:
 
 def test_several_partners_are_met_in_turn(cast: FakeCast) -> None:
     pair = contestants("SFT start", "agent0")
-    pair[1] = replace(pair[1], partners=("SFT start", "scripted:trader"))
-    kept: Kept = {}
-    evaluate(
-        settings(["fair"]), cast, pair, lambda _: None, lambda p, c, t: kept.update({(p, c): t})
-    )
+    pair[1] = replace(pair[1], partners=("frozen:SFT start", "scripted:trader"))
+    _, kept = hold(settings(["fair"]), cast, pair, POLICIES)
     others = Counter(name for t in kept["agent0", "in-system"] for name in t.speakers.values())
     assert others == {"frozen:agent0@3": 24, "frozen:SFT start@3": 12, "scripted:trader": 12}
 
@@ -321,7 +305,7 @@ def test_the_table_names_the_settings_that_made_it(whole) -> None:
     used = whole[0]["settings"]
     assert used["evaluation"]["scenarios"] == 6
     assert used["domain"]["select_rule"] == "last_try"
-    assert used["in_system"]["agent0"] == ["agent1"]
+    assert used["in_system"]["agent0"] == ["frozen:agent1"]
     json.dumps(whole[0], allow_nan=False)
 
 

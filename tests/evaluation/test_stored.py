@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.config import load
 from ibrl_jax.dialogue.build import build_domain
+from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches, store
 from ibrl_jax.evaluation.bench import HELD, Bench
 from ibrl_jax.evaluation.cells import Cell, Contestant, Local, plan_cell
 from ibrl_jax.evaluation.columns import Column, columns_of
-from ibrl_jax.evaluation.keys import Keys
 from ibrl_jax.evaluation.matches import Games
 from ibrl_jax.evaluation.outcomes import (
     OutcomeRow,
@@ -33,9 +34,7 @@ from ibrl_jax.evaluation.store import KeptCell, Store, cell_file
 from ibrl_jax.evaluation.table import table_of
 from tests.evaluation.test_matches import Down, FakeCast, HalfDown, settings
 
-ROW = Contestant(
-    label="row", role=None, params=None, version=0, partners=(), name="scripted:conceder"
-)
+ROW = Contestant(label="row", name="scripted:conceder", role=None, version=0, partners=())
 PLAYED_IN_BLOCKS = 10
 
 
@@ -60,9 +59,7 @@ def games(
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ibrl_jax.evaluation.keys.__version__", version)
-        keys = Keys(config, cast, {})
-    bench = Bench(cast, {}, 1.0, said.append)
-    return Games(config, bench, said.append, Store(folder, said.append), keys.of), said
+        return Games(config, cast, {}, Store(folder, said.append), said.append), said
 
 
 def column(config: ConfigDict, index: int = 0) -> Column:
@@ -93,14 +90,14 @@ def killed_after(blocks: int, monkeypatch: pytest.MonkeyPatch, part: bytes = b""
     """The process ends as it is about to keep a further block; `part` of it is on the disk."""
     append, left = KeptCell.append, [blocks]
 
-    def dying(self: KeptCell, rows: Sequence[Any]) -> Any:
+    def dying(self: KeptCell, rows: Sequence[Any]) -> None:
         if not left[0]:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("ab") as file:
                 file.write(part)
             raise Killed
         left[0] -= 1
-        return append(self, rows)
+        append(self, rows)
 
     monkeypatch.setattr(KeptCell, "append", dying)
 
@@ -172,19 +169,124 @@ def test_a_row_of_another_policy_is_not_taken(cast: FakeCast, tmp_path: Path) ->
     assert of.anew == 24
 
 
-def test_stored_dialogues_make_the_table_that_unstored_ones_make(
+def test_dialogues_that_are_read_make_the_table_that_played_ones_made(
     cast: FakeCast, tmp_path: Path
 ) -> None:
-    config = settings(["A=fair+mirror", "api:shaky"])
-    config.rewards.min_coverage = 0.0
+    config = settings(["A=fair+mirror", "lexi"])
     columns = columns_of(config)
     tables = []
-    stored, _ = games(cast, config, tmp_path)
-    unstored = Games(config, Bench(cast, {}, 1.0, print), print)
-    for of in (stored, unstored, games(cast, config, tmp_path)[0]):
-        cells = {c.name: cell for c in columns if (cell := of.cell(ROW, c)) is not None}
-        tables.append(json.dumps(table_of(config, cast, [ROW], columns, {"row": cells})))
-    assert tables[0] == tables[1] == tables[2]
+    for _ in range(2):
+        of, _ = games(cast, config, tmp_path)
+        cells = of.cells([ROW], columns)
+        tables.append(json.dumps(table_of(config, cast, [ROW], columns, cells)))
+        assert of.anew == (0 if len(tables) == 2 else 24 * 4)
+    assert tables[0] == tables[1]
+
+
+def test_lines_whose_views_stand_elsewhere_are_read_too(cast: FakeCast, tmp_path: Path) -> None:
+    config = settings(["fair"])
+    first, _, _ = play(cast, config, tmp_path)
+    file = tmp_path / "row-fair.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert list(rows[0])[-1] == "views"
+    order = ("views", *(key for key in rows[0] if key != "views"))
+    text = ', "views": {'
+    rows[3]["turns"][0]["text"] = text  # words that look like the place where views begin
+    rows[4]["scenario"]["public"]["views"] = {"a": 1, "views": {"b": 2}}
+    file.write_text("".join(json.dumps({key: row[key] for key in order}) + "\n" for row in rows))
+    assert play(cast, config, tmp_path) == (first, 0, [])
+
+
+# ------------------------------------------------------------------------- broken off
+
+
+class Recovering(HalfDown):
+    """Cannot be reached in the conversations that `lost` says; else it walks away."""
+
+    def __init__(self, lost: Callable[[int], bool]) -> None:
+        self.lost, self.asked = lost, 0
+
+    async def chat(self, messages: Sequence[Any], *, sample_index: int) -> Any:
+        await asyncio.sleep(0)
+        self.asked += 1
+        if self.lost(sample_index):
+            raise EndpointError(Kind.TIMEOUT, "shaky", "no answer", 1)
+        return SimpleNamespace(text="<disagree>", finish="stop")
+
+
+def lines_of(folder: Path) -> list[str]:
+    return (folder / "row-shaky.jsonl").read_text().splitlines()
+
+
+def reached(line: str) -> bool:
+    return json.loads(line)["outcome"]["end_reason"] != "aborted"
+
+
+def test_what_an_endpoint_broke_off_is_played_again_and_nothing_else(
+    cast: FakeCast, tmp_path: Path
+) -> None:
+    config = settings(["api:shaky"])
+    config.rewards.min_coverage = 0.0
+    endpoints: dict[str, Any] = dict(cast.endpoints)
+    lately = replace(cast, endpoints=endpoints)
+    coverage = []
+    for lost, anew in (
+        (lambda index: index % 2 == 1, 24),
+        (lambda index: index % 4 == 1, None),  # half of the rest come to an end now
+        (lambda index: True, None),  # down again: what was finished stays
+        (lambda index: False, None),
+        (lambda index: True, 0),
+    ):
+        before = lines_of(tmp_path) if coverage else []
+        broken = [i for i, line in enumerate(before) if not reached(line)]
+        endpoints["shaky"] = Recovering(lost)
+        of, said = games(lately, config, tmp_path)
+        cell = of.cell(ROW, column(config))
+        assert cell is not None
+        assert of.anew == (len(broken) if anew is None else anew)
+        after = lines_of(tmp_path)
+        assert all(old == new for old, new in zip(before, after, strict=False) if reached(old))
+        assert [json.loads(line)["index"] for line in after] == list(range(24))
+        assert [reached(line) for line in after] == [p.failed is None for p in cell.played]
+        told = f"row against shaky: playing {len(broken)} dialogues again that were broken off"
+        assert (told in said) == bool(broken)
+        row = table_of(config, lately, [ROW], [column(config)], {"row": {"shaky": cell}})["rows"][0]
+        coverage.append(row["cells"]["shaky"]["coverage"])
+        assert coverage[-1] == sum(map(reached, after)) / 24
+    assert 0 < coverage[0] < coverage[1] == coverage[2] < coverage[3] == coverage[4] == 1.0
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".row")]
+
+
+def test_broken_off_dialogues_of_a_stopped_cell_come_first(
+    cast: FakeCast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(["api:shaky"])
+    config.rewards.min_coverage = 0.0
+    with monkeypatch.context() as patch:
+        killed_after(1, patch)
+        with pytest.raises(Killed):
+            games(cast, config, tmp_path)[0].cell(ROW, column(config))
+    broken = [not reached(line) for line in lines_of(tmp_path)]
+    assert len(broken) == 10
+    assert any(broken)
+    well = replace(cast, endpoints={**cast.endpoints, "shaky": Recovering(lambda index: False)})  # type: ignore[dict-item]
+    of, said = games(well, config, tmp_path)
+    assert of.cell(ROW, column(config)) is not None
+    assert of.anew == sum(broken) + 14
+    assert [" ".join(text.split()[3:5]) for text in said] == [f"playing {sum(broken)}", "going on"]
+    assert all(map(reached, lines_of(tmp_path)))
+
+
+def test_what_would_be_broken_off_again_stays(cast: FakeCast, tmp_path: Path) -> None:
+    """A view that is too short for what was said is no failure of an endpoint."""
+    config = settings(["fair"])
+    play(cast, config, tmp_path)
+    file = tmp_path / "row-fair.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[5]["rewards"]["agent0"] = {"failed": "agent0's view of 900 tokens leaves no room"}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, count, said = play(cast, config, tmp_path)
+    assert (count, said) == (0, [])
 
 
 def test_a_block_of_which_too_little_came_is_not_kept(cast: FakeCast, tmp_path: Path) -> None:
@@ -321,10 +423,16 @@ def test_parameters_make_room_for_others_but_not_within_a_block(cast: FakeCast) 
     config.evaluation.scenarios = 1
     own = replace(cast, held={})
     locals_ = {
-        f"frozen:{i}": Local(id=str(i), role=None, version=i, params=lambda i=i: f"family{i}")  # type: ignore[misc]
+        f"frozen:{i}": Local(
+            id=str(i),
+            role=None,
+            version=i,
+            fingerprint="",
+            params=lambda i=i: f"family{i}",  # type: ignore[misc]
+        )
         for i in range(2 * HELD + 2)
     }
-    bench = Bench(own, locals_, 1.0, lambda _: None)
+    bench = Bench(own, locals_, dict.fromkeys(own.domain.roles, 1.0), lambda _: None)
     (pool,) = columns_of(config)[:1]
     planned = plan_cell(config, cast.domain, ROW, pool, bench.role_of)
     seen = set()
