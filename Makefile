@@ -163,8 +163,8 @@ bench: $(RUN_READY) $(BENCH_READY) ## speed beside tunix, transformers and TRL (
 bench-gpu: $(RUN_READY) ## decoding and updating against what the accelerator can do [ARGS="--preset=qwen3_5_4b"]
 	@$(PY) -m benchmarks.gpu $(ARGS)
 
-test: $(DEV_READY) ## run the tests [ARGS="-k name"]
-	@$(PY) -m pytest -m "not slow" $(ARGS)
+test: $(DEV_READY) ## run the tests, a process a core; with ARGS="-k name" in one [ARGS=]
+	@$(PY) -m pytest -m "not slow" -n auto --dist worksteal $(ARGS)
 
 test-slow: $(DEV_READY) ## those on eight virtual devices and in two processes: many minutes [ARGS=]
 	@$(PY) -m pytest -m slow $(ARGS)

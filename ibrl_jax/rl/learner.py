@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from threading import Lock
 from typing import Any, Protocol
 
@@ -407,7 +407,16 @@ class Learner:
 
     def _fresh(self) -> optax.GradientTransformation:
         """The optimiser as far as its state goes."""
-        return self._optimiser(learning_rate=0.0, weight_decay=0.0, clip_norm=1.0)
+        s = self._settings
+        return _fresh((s.b1, s.b2, s.eps), s.stacked)
+
+
+@cache
+def _fresh(
+    moments: tuple[float, float, float], stacked: tuple[str, ...]
+) -> optax.GradientTransformation:
+    """One object for all states, roles and learners, so that JAX traces its `init` once."""
+    return adamw(0.0, 0.0, 1.0, moments=moments, stacked=stacked)
 
 
 def _beside_params(tree: Any, params: Params) -> Any:

@@ -41,7 +41,7 @@ def talk(dialogues: int, turns: int, slow: frozenset[int] = frozenset()) -> Fake
                     answer = await conductor.sample(engine, request(number))
                     assert answer.ids == [number + 1]
                     if number in slow:
-                        await conductor.elsewhere(asyncio.sleep(0.02))
+                        await conductor.elsewhere(asyncio.sleep(0.1))
 
         await asyncio.gather(*(dialogue(n) for n in range(dialogues)))
         conductor.close()

@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -188,51 +187,59 @@ def test_a_row_of_padding_has_finite_gradients(config, params, ids):
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+def value_and_grad(config, params, ids):
+    def loss(params):
+        x: Any = Decoder(config, None).apply({"params": params}, ids, positions_of(ids), None)
+        return jnp.sum(x[..., 0] ** 2)
+
+    return jax.value_and_grad(loss)(params)
+
+
 @pytest.mark.parametrize("flags", [dict(unroll=1), dict(unroll=1, remat=True)])
 def test_scan_and_remat_change_neither_values_nor_gradients(config, params, ids, flags):
-    def value_and_grad(config):
-        model = Decoder(config, None)
-
-        def loss(p):
-            x: Any = model.apply({"params": p}, ids, positions_of(ids), None)
-            return jnp.sum(x[..., 0] ** 2)
-
-        return jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(params)
-
-    want, got = value_and_grad(config), value_and_grad(replace(config, **flags))
+    want = value_and_grad(config, params, ids)
+    got = value_and_grad(replace(config, **flags), params, ids)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * (1 + np.abs(b).max()))
 
 
 def test_bfloat16_gives_nearly_the_same_distribution(config, params, ids):
-    def probs(config):
-        cache = empty_cache(config, B, S)
-        x, _ = advance(config, params, ids, np.zeros(B, int), np.full(B, T), cache)
+    @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+    def probs(config, x):
         logits = next_logits(Decoder(config, None), serving_params(config, params), x)
         assert logits.dtype == jnp.float32
         return jax.nn.softmax(logits)
 
-    narrow = replace(config, dtype="bfloat16")
-    assert 0.5 * np.abs(probs(narrow) - probs(config)).sum(-1).max() < 0.05
+    found = []
+    for each in (config, replace(config, dtype="bfloat16")):
+        cache = empty_cache(each, B, S)
+        x, _ = advance(each, params, ids, np.zeros(B, int), np.full(B, T), cache)
+        found.append(np.asarray(probs(each, x)))
+    assert 0.5 * np.abs(found[1] - found[0]).sum(-1).max() < 0.05
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+def attended(block, mask, *given):
+    """What attention gives for query, key and value, and how those move what its square sums to."""
+
+    def pull(q, k, v):
+        out = causal_attention(q, k, v, mask, block, "xla")
+        # The last row of the second is padding, which sees nothing and has no say.
+        return (out[:, :9] ** 2).sum(), out
+
+    grads, out = jax.grad(pull, argnums=(0, 1, 2), has_aux=True)(*given)
+    return out, grads
 
 
 @pytest.mark.parametrize("block", [1, 3, 4, 64])
 def test_attention_in_blocks_is_attention_at_once(block):
     rng = np.random.default_rng(0)
-    query = jnp.asarray(rng.normal(size=(2, 10, 4, 8)), jnp.float32)
-    key, value = (jnp.asarray(rng.normal(size=(2, 10, 2, 8)), jnp.float32) for _ in range(2))
+    given = [rng.normal(size=(2, 10, heads, 8)).astype(np.float32) for heads in (4, 2, 2)]
     segments = np.array([[1] * 10, [1] * 6 + [2] * 3 + [0]])
     mask = (segments[:, :, None] == segments[:, None, :]) & np.tril(np.ones((10, 10), bool))
-    whole = causal_attention(query, key, value, jnp.asarray(mask), 0, "xla")
-    pieces = causal_attention(query, key, value, jnp.asarray(mask), block, "xla")
+    pieces, got = attended(block, mask, *given)
+    whole, wanted = attended(0, mask, *given)
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
-
-    def pull(block, query, key, value):
-        out = causal_attention(query, key, value, jnp.asarray(mask), block, "xla")
-        return (out[:, :9] ** 2).sum()
-
-    # The last row of the second is padding, which sees nothing and has no say.
-    got = jax.grad(partial(pull, block), argnums=(0, 1, 2))(query, key, value)
-    wanted = jax.grad(partial(pull, 0), argnums=(0, 1, 2))(query, key, value)
     for mine, theirs in zip(got, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -132,4 +132,4 @@ def test_a_network_learns_from_packed_views_what_it_does_from_single_ones(toy, n
             results.append((gradient, sums.metrics()))
     assert_the_same(results[1][0], results[0][0], 1e-5)
     for key, value in results[1][1].items():
-        assert float(value) == pytest.approx(float(results[0][1][key]), abs=2e-6), key
+        assert float(value) == pytest.approx(float(results[0][1][key]), rel=1e-6, abs=2e-6), key

@@ -15,7 +15,7 @@ from rich.console import Console
 from ibrl_jax.config import load
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.rl.learner import Learner
-from ibrl_jax.trainer import assess, build, contest, duel, session
+from ibrl_jax.trainer import build, seating, session
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import set_up, train
 from ibrl_jax.trainer.weights import Weights
@@ -67,8 +67,8 @@ class House:
     """Engines and a learner that are compiled once, for the many algorithms of the tests.
 
     `config(**overrides)`: the smoke config with one bucket of each kind, and both roles updating at
-    every iteration unless told otherwise. `at_home`: within, `train`, `assess` and
-    `contest` compile nothing.
+    every iteration unless told otherwise. `at_home`: within, training, contests, mismatches and
+    exploits compile nothing.
     """
 
     config: Callable[..., ConfigDict]
@@ -79,7 +79,7 @@ class House:
     @contextmanager
     def at_home(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            for module in (session, assess, contest, duel):
+            for module in (session, seating):
                 patch.setattr(module, "build_cast", lambda *args, **kw: self.cast)
             patch.setattr(build, "build_learner", lambda *args: self.learner)
             yield

@@ -25,8 +25,8 @@ from ibrl_jax.rl.batches import RoleBatch
 from ibrl_jax.rl.learner import Learner, TrainingError
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.algorithm import Algorithm
-from ibrl_jax.trainer.assess import assess
 from ibrl_jax.trainer.checkpoint import Checkpoints
+from ibrl_jax.trainer.contest import contest_of_run
 from ibrl_jax.trainer.draws import draw_scenarios
 from ibrl_jax.trainer.measure import metrics_row
 from ibrl_jax.trainer.resume_check import differences
@@ -379,7 +379,7 @@ def test_neither_an_evaluation_nor_a_refused_update_leaves_a_trace(
     settings: dict[str, Any] = {"name": "poisoned", "roles__agent1__update_every": 2}
     with house.at_home():
         folder = train(house.config(iterations=2, **settings), quiet)
-        assess(folder, house.config(iterations=2, **settings), lambda note: None)
+        contest_of_run(folder, house.config(iterations=2, **settings), lambda note: None)
         with monkeypatch.context() as patch:
             poisoned(house.learner, patch)
             with pytest.raises(TrainingError):

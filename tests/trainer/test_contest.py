@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
 from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.store import Store
-from ibrl_jax.trainer import contest as contests
-from ibrl_jax.trainer.assess import assess
-from ibrl_jax.trainer.contest import contest, contest_sentence, entries_of
-from ibrl_jax.trainer.frozen import find_frozen
+from ibrl_jax.trainer import seating
+from ibrl_jax.trainer.contest import contest, contest_of_run, contest_sentence
+from ibrl_jax.trainer.entries import entries_of
+from ibrl_jax.trainer.frozen import find_frozen, run_config
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
 from tests.trainer.conftest import House
@@ -195,6 +195,13 @@ def test_a_policy_of_another_network_is_one_sentence(scene: Scene, tmp_path: Pat
         contest(config, tmp_path / "to", lambda _: None)
 
 
+def test_a_view_without_room_for_a_turn_is_one_sentence(scene: Scene, tmp_path: Path) -> None:
+    config = scene.config(scene.name("agent0"), counterparts=("fair",))
+    config.rollout.max_view_tokens = 40
+    with scene.house.at_home(), pytest.raises(UserError, match="is 40, and agent0's prompt takes"):
+        contest(config, tmp_path, lambda _: None)
+
+
 # ------------------------------------------------------------------------- who meets whom
 
 
@@ -321,7 +328,7 @@ def test_a_folder_is_one_process_at_a_time(scene: Scene, tmp_path: Path) -> None
 def test_scripted_rows_need_no_engine(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contests, "build_cast", lambda *args: pytest.fail("engines were built"))
+    monkeypatch.setattr(seating, "build_cast", lambda *args: pytest.fail("engines were built"))
     config = scene.config("fair", "mirror", counterparts=("greedy",))
     config.policy.folder = "no/such/folder"
     table = contest(config, tmp_path, lambda _: None)
@@ -396,7 +403,7 @@ def test_a_runs_own_evaluation_seats_frozen_counterparts(scene: Scene, house: Ho
     )
     config.evaluation.scenarios = 2
     with house.at_home():
-        table = assess(scene.both, config, lambda _: None)
+        table = contest_of_run(scene.both, config, lambda _: None)
     kinds = {c["name"]: c["kind"] for c in table["columns"]}
     assert (kinds["others"], kinds["start"], kinds["own"]) == (
         "held-out",
@@ -406,6 +413,9 @@ def test_a_runs_own_evaluation_seats_frozen_counterparts(scene: Scene, house: Ho
     assert [row["cells"]["others"]["planned"] for row in table["rows"]] == [8, 8, 8]
     assert {o["kind"] for o in table["leakage"]["overlaps"]} >= {"prompt"}  # the rules are shared
     assert table["leakage"]["stops"] == []
+    met = {policy["label"]: policy for policy in table["policies"]}
+    assert met["agent1"]["fingerprint"] == find_frozen(scene.name("agent1"), ROLES).fingerprint
+    assert met["agent1"]["in_system"] == ["frozen:agent0"]
     rows = (scene.both.path / "evaluation" / "agent0-others.jsonl").read_text().splitlines()
     names = Counter(name for row in rows for name in json.loads(row)["speakers"].values())
     updates = find_frozen(alone, ROLES).updates
@@ -436,20 +446,91 @@ def test_a_runs_own_evaluation_goes_on_where_it_stopped(
 
         monkeypatch.setattr(matches, "play", counted)
         with pytest.raises(Killed):
-            assess(folder, config, lambda _: None)
+            contest_of_run(folder, config, lambda _: None)
         assert not (folder.path / "evaluation.json").exists()
         kill = -1
-        first = assess(folder, config, lambda _: None)
+        first = contest_of_run(folder, config, lambda _: None)
         assert played == [4, 0, *[4] * 8]  # nine cells, the first of them played before
         played.clear()
-        assert assess(folder, config, lambda _: None) == first
+        again = contest_of_run(folder, config, lambda _: None)
+        assert {**again, "date": ""} == {**first, "date": ""}
         assert played == []
+        of_run = read_outcomes(folder.path / "outcomes.csv")
         folder = train(house.config(iterations=2, **settings), quiet)
         said: list[str] = []
-        assess(folder, config, said.append)
+        contest_of_run(folder, config, said.append)
     # The start against the family, the start in-system and alone: as they were.
     assert len(played) == 6
     assert sum("was played otherwise" in text for text in said) == 6
+    assert read_outcomes(folder.path / "outcomes.csv") != of_run
+
+
+def test_a_runs_own_evaluation_is_the_contest_of_its_policies(
+    scene: Scene, house: House, tmp_path: Path
+) -> None:
+    """Wherever it lies: the names of its own policies do not hold its folder."""
+    run = tmp_path / "copied"
+    run.mkdir()
+    for name in ("config.json", "policies"):
+        (run / name).symlink_to((scene.both.path / name).resolve())
+    config = scene.both.config()
+    config.evaluation.counterparts = ("fair",)
+    config.evaluation.scenarios = 2
+    config.statistics.resamples = 100
+    with house.at_home():
+        own = contest_of_run(RunFolder(run), config, lambda _: None)
+        (tmp_path / "copied").rename(tmp_path / "moved")
+        said: list[str] = []
+        moved = contest_of_run(RunFolder(tmp_path / "moved"), config, said.append)
+        names = {"SFT start": "start", "agent0": "agent0", "agent1": "agent1"}
+        labelled = [f"{label}={scene.name(which)}" for label, which in names.items()]
+        config.evaluation.policies = tuple(labelled)
+        other = contest(config, tmp_path / "other", lambda _: None)
+    assert "0 dialogues were played; statistics of all" in said
+    assert own["rows"] == moved["rows"] == other["rows"]
+    assert own["comparisons"] == other["comparisons"]
+    assert set(own) == set(other)
+    files = [p / "outcomes.csv" for p in (tmp_path / "moved", tmp_path / "other")]
+    one, two = (
+        [
+            {k: v for k, v in asdict(row).items() if k != "counterpart"}
+            for row in read_outcomes(file)
+        ]
+        for file in files
+    )
+    assert one == two
+    summary = json.loads((tmp_path / "moved" / "summary.json").read_text())
+    assert set(summary["evaluation"]) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda values: values["dond"].pop("select_rule"), "lacks dond.select_rule,"),
+        (lambda values: values["dond"].update(colour="red"), "has dond.colour, which is no more,"),
+        (lambda values: values["sft"].pop("families"), "lacks sft.families,"),
+        (lambda values: values["roles"]["agent1"].pop("judge"), "lacks roles.agent1.judge,"),
+        (lambda values: values.update(roles=3), "lacks roles.agent0.train,"),
+        (lambda values: values.update(domain="chess"), "names the domain 'chess',"),
+        (lambda values: values.update(endpoints={"e": {}}), "lacks endpoints.e.model,"),
+    ],
+)
+def test_a_run_of_another_version_is_one_sentence(
+    scene: Scene, tmp_path: Path, change: Callable[[Any], Any], why: str
+) -> None:
+    (tmp_path / "policies").symlink_to((scene.alone.path / "policies").resolve())
+    values = json.loads((scene.alone.path / "config.json").read_text())
+    values["engine"].pop("block")  # of no matter to whom it met
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = scene.config(f"frozen:{tmp_path}:agent0")
+    domain = build_domain(config)
+    assert run_config(str(tmp_path)).roles.agent0.train
+    entries_of(config, domain)
+    change(values)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=f"{tmp_path} is of another version, .*{why}") as caught:
+        entries_of(config, domain)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_contest_of_scripted_sellers_on_the_phone(tmp_path: Path) -> None:

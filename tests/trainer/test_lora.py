@@ -72,6 +72,13 @@ def lora_run(lora_house: House, quiet: Console) -> RunFolder:
         return train(lora_house.config(name="lora", iterations=3), quiet)
 
 
+@pytest.fixture(scope="module")
+def whole_run(house: House, quiet: Console) -> RunFolder:
+    """One iteration in which all parameters train."""
+    with house.at_home():
+        return train(house.config(name="whole", iterations=1), quiet)
+
+
 # ------------------------------------------------------------------------- one base
 
 
@@ -198,7 +205,7 @@ def refused(config: ConfigDict, folder: Path, says: str) -> None:
 
 
 def test_adapters_are_refused_where_they_do_not_belong(
-    lora_house: House, lora_run: RunFolder, smoke_run: RunFolder
+    lora_house: House, lora_run: RunFolder, whole_run: RunFolder
 ) -> None:
     policy, config = lora_run.policy("agent0"), lora_house.config
     refused(config(lora__rank=3), policy, "adapters with rank 2, and config.lora.rank is 3")
@@ -206,14 +213,14 @@ def test_adapters_are_refused_where_they_do_not_belong(
     refused(config(lora__targets="q"), policy, r"config.lora.targets is \['q'\]")
     refused(config(lora__rank=0), policy, "adapters of rank 2, and config.lora.rank is 0")
     refused(config(sft__seed=1), policy, r"another base .random, seed 0. than the config's")
-    whole = smoke_run.policy("agent0")
+    whole = whole_run.policy("agent0")
     refused(config(), whole, "holds all parameters, and config.lora.rank is 2; set")
 
 
 def test_adapters_grow_on_all_parameters_of_another_policy(
-    lora_house: House, smoke_run: RunFolder, tmp_path: Path
+    lora_house: House, whole_run: RunFolder, tmp_path: Path
 ) -> None:
-    whole = smoke_run.policy("start")
+    whole = whole_run.policy("start")
     config = lora_house.config(policy__start=whole)
     domain, speech = build_domain(config), build_speech(config)
     start, _ = start_policy(config, domain, speech, lambda note: None)

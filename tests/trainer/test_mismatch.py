@@ -44,7 +44,7 @@ def names(measured: RunFolder) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def table(house: House, measured: RunFolder, small: ConfigDict, names: dict[str, str]) -> Table:
     with house.at_home():
-        return set_table(measured, small, names.values(), measured.path / "ledgers")
+        return set_table(small, names.values(), measured.path / "ledgers", lambda note: None)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_weights_are_of_every_sampled_token_and_of_no_other(table: Table, names,
     log_weights, _ = log_weights_of(table, views, names["agent1"], names["start"], "agent1")
     assert np.isfinite(log_weights).all()
     assert (log_weights != 0.0).any()
-    theirs = token_logps(table, table.params[names["start"]], views, 1.0)
+    theirs = token_logps(table, table.locals[names["start"]].params(), views, 1.0)
     stopped = 0
     for view, weight, q in zip(views, log_weights, theirs, strict=True):
         sampled = np.flatnonzero(view.loss_mask)
@@ -83,7 +83,7 @@ def test_weights_are_of_every_sampled_token_and_of_no_other(table: Table, names,
 
 def test_a_log_prob_does_not_depend_on_who_shares_the_pass(table: Table, names, played) -> None:
     views = [t.views["agent1"] for t in played]
-    params = table.params[names["agent1"]]
+    params = table.locals[names["agent1"]].params()
     together = token_logps(table, params, views, 1.0)
     (alone,) = token_logps(table, params, views[5:6], 1.0)
     np.testing.assert_allclose(alone, together[5], atol=1e-5)

@@ -8,19 +8,28 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ibrl_jax.errors import UserError
 from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import Stopped, train
-from tests.trainer.conftest import SMOKE
+from tests.trainer.conftest import SMOKE, House
 
 
 def rows(folder: RunFolder) -> list[dict]:
     return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home_run(house: House, quiet: Console) -> RunFolder:
+    """Four iterations of IB-RL, undisturbed, for those that are stopped at home."""
+    with house.at_home():
+        return train(house.config(name="home", iterations=4), quiet)
 
 
 def test_every_iteration_leaves_a_row_and_its_dialogues(smoke_run: RunFolder) -> None:
@@ -86,23 +95,18 @@ def test_a_view_holds_nothing_of_the_other_sides_values(smoke_run: RunFolder) ->
 
 
 def test_a_run_stopped_and_resumed_equals_one_that_was_not(
-    smoke_config, smoke_run: RunFolder, quiet
+    house: House, home_run: RunFolder, quiet: Console
 ) -> None:
-    train(smoke_config(name="resumed", iterations=2), quiet)
-    resumed = train(smoke_config(name="resumed", iterations=4), quiet)
-    assert differences(smoke_run.path, resumed.path) == []
-
-
-def test_rows_beyond_the_checkpoint_are_made_again(
-    smoke_config, smoke_run: RunFolder, quiet
-) -> None:
-    """As after a kill: metrics and dialogues that no checkpoint covers, and half a line."""
-    folder = train(smoke_config(name="torn", iterations=2), quiet)
-    with folder.metrics.open("a") as file:
-        file.write(json.dumps({"iteration": 2, "roles": {}}) + '\n{"iteration": 3, "ro')
-    folder.dialogues(2).write_text("{}\n")
-    again = train(smoke_config(name="torn", iterations=4), quiet)
-    assert differences(smoke_run.path, again.path) == []
+    """Also where rows lie beyond the checkpoint, as after a kill: metrics and dialogues that no
+    checkpoint covers, and half a line. They are made again.
+    """
+    with house.at_home():
+        folder = train(house.config(name="torn", iterations=2), quiet)
+        with folder.metrics.open("a") as file:
+            file.write(json.dumps({"iteration": 2, "roles": {}}) + '\n{"iteration": 3, "ro')
+        folder.dialogues(2).write_text("{}\n")
+        again = train(house.config(name="torn", iterations=4), quiet)
+    assert differences(home_run.path, again.path) == []
 
 
 def test_a_killed_process_resumes_bitwise(smoke_root: Path, smoke_run: RunFolder) -> None:
@@ -110,21 +114,23 @@ def test_a_killed_process_resumes_bitwise(smoke_root: Path, smoke_run: RunFolder
     options = [f"--config.run.root={smoke_root}", "--config.name=killed", "--config.iterations=4"]
     command = [sys.executable, "-m", "ibrl_jax.train", f"--config={SMOKE}", *options]
     folder = RunFolder(smoke_root / "killed" / "seed0")
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    env = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as here, so that the programs are on disk
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
     try:
         while process.poll() is None:
             if folder.metrics.is_file() and len(folder.metrics.read_text().splitlines()) >= 2:
                 process.send_signal(signal.SIGKILL)
                 break
+            time.sleep(0.01)
     finally:
         process.wait()
     assert process.returncode in (-signal.SIGKILL, 0)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
     assert differences(smoke_run.path, folder.path) == []
 
 
 def test_ctrl_c_finishes_the_iteration_and_says_how_to_go_on(
-    smoke_config, smoke_run: RunFolder, quiet, monkeypatch
+    house: House, home_run: RunFolder, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ibrl_jax.trainer.algorithm import Algorithm
 
@@ -136,17 +142,19 @@ def test_ctrl_c_finishes_the_iteration_and_says_how_to_go_on(
         return iterate(self)
 
     monkeypatch.setattr(Algorithm, "iterate", interrupted)
-    with pytest.raises(Stopped, match="stopped after iteration 2 of 4"):
-        train(smoke_config(name="stopped", iterations=4), quiet)
-    monkeypatch.undo()
-    folder = train(smoke_config(name="stopped", iterations=4), quiet)
-    assert differences(smoke_run.path, folder.path) == []
+    with house.at_home():
+        with pytest.raises(Stopped, match="stopped after iteration 2 of 4"):
+            train(house.config(name="stopped", iterations=4), quiet)
+        monkeypatch.undo()
+        folder = train(house.config(name="stopped", iterations=4), quiet)
+    assert differences(home_run.path, folder.path) == []
 
 
-def test_another_seed_is_another_run(smoke_config, smoke_run: RunFolder, quiet) -> None:
-    other = train(smoke_config(seed=1, sft__seed=0, iterations=1), quiet)
-    assert other.path != smoke_run.path
-    assert rows(other)[0]["roles"] != rows(smoke_run)[0]["roles"]
+def test_another_seed_is_another_run(house: House, home_run: RunFolder, quiet: Console) -> None:
+    with house.at_home():
+        other = train(house.config(name="home", seed=1, sft__seed=0, iterations=1), quiet)
+    assert other.path != home_run.path
+    assert rows(other)[0]["roles"] != rows(home_run)[0]["roles"]
 
 
 def test_a_folder_of_another_config_is_refused(smoke_config, smoke_run: RunFolder, quiet) -> None:
