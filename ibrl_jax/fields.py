@@ -33,9 +33,9 @@ class Field:
             if isinstance(number, float) and not math.isfinite(number):
                 return f"must be finite, not {value!r}"
             if self.low is not None and isinstance(number, int | float) and number < self.low:
-                return f"must be at least {self.low:g}, not {value!r}"
+                return f"must be at least {_bound(self.low)}, not {value!r}"
             if self.high is not None and isinstance(number, int | float) and number > self.high:
-                return f"must be at most {self.high:g}, not {value!r}"
+                return f"must be at most {_bound(self.high)}, not {value!r}"
         return None
 
     def parse(self, text: str) -> Any:
@@ -78,6 +78,11 @@ class Field:
 def _is(value: Any, kind: type) -> bool:
     """Whether a value is of a kind; true and false are no numbers."""
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _bound(number: float) -> str:
+    """A bound in a sentence: a large one is read by its thousands."""
+    return f"{number:,.0f}" if abs(number) >= 1e4 else f"{number:g}"
 
 
 def _decimal(value: int) -> float:

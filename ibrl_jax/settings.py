@@ -47,9 +47,11 @@ ROLE = {
         "", "the endpoint that judges this role's dialogues (telesales); empty: the domain's rules"
     ),
     "learning_rate": Field(3e-4, "AdamW step size", low=0.0),
-    "warmup_updates": Field(5, "updates of linear warm-up, then constant", low=0),
-    "update_every": Field(1, "this role updates at every n-th iteration (n)", low=1),
-    "update_offset": Field(0, "the iteration, modulo `update_every`, at which it does", low=0),
+    "warmup_updates": Field(5, "updates of linear warm-up, then constant", low=0, high=1e6),
+    "update_every": Field(1, "this role updates at every n-th iteration (n)", low=1, high=1e6),
+    "update_offset": Field(
+        0, "the iteration, modulo `update_every`, at which it does", low=0, high=1e6
+    ),
     "kl": Field(0.02, "weight of the k3 divergence from the role's own start", low=0.0),
     "entropy": Field(0.0, "weight of the entropy bonus, per nat", low=0.0),
     "clip_norm": Field(1.0, "largest global norm of a gradient", low=0.0),
@@ -64,12 +66,12 @@ ENDPOINT = {
         "", "the environment variable that holds the key; empty: the server wants none"
     ),
     "temperature": Field(1.0, "sampling temperature", low=0.0),
-    "max_tokens": Field(512, "longest answer, tokens", low=1),
+    "max_tokens": Field(512, "longest answer, tokens", low=1, high=1e6),
     "timeout_s": Field(60.0, "longest wait for an answer, seconds", low=0.1),
-    "retries": Field(4, "further tries after a failed call", low=0),
+    "retries": Field(4, "further tries after a failed call", low=0, high=1e3),
     "backoff_s": Field(1.0, "first pause before a further try, seconds; doubles", low=0.0),
     "max_wait_s": Field(60.0, "longest pause, what the server asks for included, seconds", low=0.0),
-    "concurrency": Field(16, "calls under way at once", low=1),
+    "concurrency": Field(16, "calls under way at once", low=1, high=1e4),
     "requests_per_minute": Field(0.0, "rate limit; 0 for none", low=0.0),
     "max_calls": Field(-1, "calls that a run may make; -1 for no limit", low=-1),
     "max_total_tokens": Field(-1, "tokens that a run may use; -1 for no limit", low=-1),
@@ -82,23 +84,29 @@ ENDPOINT = {
     "schema_mode": Field(
         "auto", "how JSON is asked for", choices=("auto", "json_schema", "json_object", "none")
     ),
+    "extra_body": Field(
+        "", "a JSON object that is merged into each request; null takes a field out of it"
+    ),
 }
 
 SCHEMA: dict[str, Any] = {
     "name": Field("mini", "name of the experiment; its runs lie in `<run.root>/<name>/seed<seed>`"),
     "domain": Field("dond", "what the dialogues are about", choices=tuple(ROLES)),
     "seed": Field(0, "seed of everything that is drawn", low=0, high=1e9),
-    "iterations": Field(150, "iterations of Algorithm 1", low=1),
+    "iterations": Field(150, "iterations of Algorithm 1", low=1, high=1e6),
     "run": {
         "root": Field("runs", "folder of the runs"),
-        "checkpoint_every": Field(20, "iterations between checkpoints", low=1),
-        "keep_checkpoints": Field(2, "checkpoints kept, newest first", low=1),
-        "dialogues_every": Field(1, "iterations between those whose dialogues are written", low=1),
-        "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1),
+        "checkpoint_every": Field(20, "iterations between checkpoints", low=1, high=1e6),
+        "keep_checkpoints": Field(2, "checkpoints kept, newest first", low=1, high=1e6),
+        "dialogues_every": Field(
+            1, "iterations between those whose dialogues are written", low=1, high=1e6
+        ),
+        "text_every": Field(25, "iterations between transcripts in TensorBoard", low=1, high=1e6),
         "snapshots_every": Field(
             0,
             "iterations between policies written as `policies/<role>@<iteration>`; 0: none",
             low=0,
+            high=1e6,
         ),
     },
     "policy": {
@@ -144,7 +152,7 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "lora": {
-        "rank": Field(0, "rank of the adapters that train; 0: all parameters do", low=0),
+        "rank": Field(0, "rank of the adapters that train; 0: all parameters do", low=0, high=1e4),
         "alpha": Field(32.0, "adapters weigh `alpha` / `rank`", low=0.0),
         "targets": Field(
             ("q", "k", "v", "o", "gate", "up", "down"),
@@ -152,9 +160,11 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "mesh": {
-        "data": Field(1, "devices over which rows are spread; -1: what the others leave", low=-1),
-        "fsdp": Field(1, "over which rows are spread and parameters cut", low=-1),
-        "tensor": Field(1, "over which heads, widths and vocabulary are cut", low=-1),
+        "data": Field(
+            1, "devices over which rows are spread; -1: what the others leave", low=-1, high=1e5
+        ),
+        "fsdp": Field(1, "over which rows are spread and parameters cut", low=-1, high=1e5),
+        "tensor": Field(1, "over which heads, widths and vocabulary are cut", low=-1, high=1e5),
     },
     "placement": Field(
         "shared", "whether roles share one mesh or have one each", choices=("shared", "split")
@@ -163,8 +173,8 @@ SCHEMA: dict[str, Any] = {
         "coordinator": Field(
             "", "`host:port` of process 0; empty: the launcher says it, or there is one process"
         ),
-        "count": Field(0, "processes of the run; 0: as many as the launcher says", low=0),
-        "index": Field(-1, "which of them this is; -1: the launcher says it", low=-1),
+        "count": Field(0, "processes of the run; 0: as many as the launcher says", low=0, high=1e5),
+        "index": Field(-1, "which of them this is; -1: the launcher says it", low=-1, high=1e5),
         "start_seconds": Field(300.0, "how long to wait until all are there", low=1.0),
         "silence_seconds": Field(30.0, "how long one may be silent before it is gone", low=5.0),
     },
@@ -173,9 +183,9 @@ SCHEMA: dict[str, Any] = {
         "families": Field(
             ("conceder", "reciprocator", "splitter", "wanderer", "trader"), "scripted teachers"
         ),
-        "dialogues": Field(8000, "dialogues generated between teachers", low=1),
-        "steps": Field(700, "updates: the strength of the start", low=1),
-        "batch": Field(32, "dialogues an update", low=1),
+        "dialogues": Field(8000, "dialogues generated between teachers", low=1, high=1e7),
+        "steps": Field(700, "updates: the strength of the start", low=1, high=1e7),
+        "batch": Field(32, "dialogues an update", low=1, high=1e5),
         "learning_rate": Field(3e-3, "Adam step size; cosine to 5%", low=0.0),
         "number_weight": Field(2.0, "weight of a selection's numbers in the loss", low=0.0),
         "curriculum": Field(
@@ -185,6 +195,7 @@ SCHEMA: dict[str, Any] = {
             0,
             "length of pieces that dialogues are cut into in these, tokens; 0: the shorter, whole",
             low=0,
+            high=1e7,
         ),
         "recitals": Field(
             0.0,
@@ -202,9 +213,13 @@ SCHEMA: dict[str, Any] = {
         "data_dir": Field("", "folder of the original files; empty: enumerated scenarios"),
         "test_mode": Field("test200x5", "which test rows", choices=("test200x5", "rows1000")),
         "max_count": Field(4, "largest count of an item in enumerated scenarios", low=1, high=5),
-        "split_seed": Field(2017, "seed of the hash that splits enumerated scenarios", low=0),
+        "split_seed": Field(
+            2017, "seed of the hash that splits enumerated scenarios", low=0, high=1e9
+        ),
         "split_fractions": Field((0.8, 0.1, 0.1), "train, val, test", low=0.0, high=1.0),
-        "horizon_turns": Field(20, "turns after which a dialogue has no deal (10 rounds)", low=2),
+        "horizon_turns": Field(
+            20, "turns after which a dialogue has no deal (10 rounds)", low=2, high=1e4
+        ),
         "select_rule": Field(
             "any_try", "what a first selection needs", choices=("any_try", "last_try")
         ),
@@ -219,9 +234,9 @@ SCHEMA: dict[str, Any] = {
             "full", "of ours in training: `short` for tiny policies", choices=("full", "short")
         ),
         "seed": Field(0, "seed of the profiles", low=0, high=1e9),
-        "train_profiles": Field(3000, "training profiles to learn from", low=1),
-        "val_profiles": Field(200, "further training profiles, held out", low=1),
-        "test_profiles": Field(500, "evaluation profiles", low=1),
+        "train_profiles": Field(3000, "training profiles to learn from", low=1, high=1e6),
+        "val_profiles": Field(200, "further training profiles, held out", low=1, high=1e6),
+        "test_profiles": Field(500, "evaluation profiles", low=1, high=1e6),
         "composition": Field(
             "sampled",
             "of evaluation profiles: drawn, or in the paper's counts",
@@ -233,7 +248,7 @@ SCHEMA: dict[str, Any] = {
         "stories": Field(
             "offline", "stories of evaluation profiles: of templates", choices=("offline", "none")
         ),
-        "max_agent_turns": Field(15, "the agent's turns until a call ends", low=1),
+        "max_agent_turns": Field(15, "the agent's turns until a call ends", low=1, high=1e3),
         "score_step": Field(
             0.01,
             "what scores are multiples of, at the start and in the records of rule-based customers",
@@ -241,11 +256,13 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "rollout": {
-        "draws": Field(16, "scenarios drawn an iteration (Q)", low=1),
-        "group": Field(4, "rollouts of a draw (G)", low=2),
-        "max_new_tokens": Field(256, "longest turn, tokens", low=1),
-        "max_view_tokens": Field(4096, "longest view of a role, tokens", low=8),
-        "retries": Field(0, "times that a malformed turn is sampled again in training", low=0),
+        "draws": Field(16, "scenarios drawn an iteration (Q)", low=1, high=1e5),
+        "group": Field(4, "rollouts of a draw (G)", low=2, high=1e4),
+        "max_new_tokens": Field(256, "longest turn, tokens", low=1, high=1e6),
+        "max_view_tokens": Field(4096, "longest view of a role, tokens", low=8, high=1e7),
+        "retries": Field(
+            0, "times that a malformed turn is sampled again in training", low=0, high=1e3
+        ),
     },
     "matchup": {
         "all": Field(
@@ -256,8 +273,8 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "pool": {
-        "every": Field(10, "updates of a role between snapshots", low=1),
-        "size": Field(20, "snapshots kept a role; the oldest leaves", low=1),
+        "every": Field(10, "updates of a role between snapshots", low=1, high=1e6),
+        "size": Field(20, "snapshots kept a role; the oldest leaves", low=1, high=1e5),
         "sample_per": Field(
             "rollout", "what shares a matchup", choices=("rollout", "scenario", "iteration")
         ),
@@ -285,26 +302,35 @@ SCHEMA: dict[str, Any] = {
         "clip_low": Field(0.2, "ratio clipped below 1 - this", low=0.0, high=1.0),
         "clip_high": Field(0.2, "ratio clipped above 1 + this", low=0.0),
         "kl_on_degenerate": Field(True, "whether KL and entropy act on groups without variance"),
-        "epochs": Field(1, "passes over a batch", low=1),
+        "epochs": Field(1, "passes over a batch", low=1, high=1e3),
     },
     "optimiser": {
         "b1": Field(0.9, "AdamW decay of the first moment", low=0.0, high=0.99999),
         "b2": Field(0.99, "of the second", low=0.0, high=0.99999),
         "eps": Field(1e-8, "added to the root of the second", low=0.0),
         "lengths": Field(
-            (), "view lengths that a micro-batch is cut to, tokens; empty: never cut", low=1
+            (),
+            "view lengths that a micro-batch is cut to, tokens; empty: never cut",
+            low=1,
+            high=1e7,
         ),
         "micro_batch": Field(
-            16, "rows a pass forward and back; 0: what a measurement at the start says", low=0
+            16,
+            "rows a pass forward and back; 0: what a measurement at the start says",
+            low=0,
+            high=1e6,
         ),
         "lanes": Field(
-            1, "passes side by side on a CPU; 0: what a measurement at the start says", low=0
+            1,
+            "passes side by side on a CPU; 0: what a measurement at the start says",
+            low=0,
+            high=1e3,
         ),
         "packed": Field(False, "whether several short views share a row"),
         "memory_gb": Field(
             0.0, "memory that a measured pass may take; 0: half of what there is", low=0.0
         ),
-        "logp_chunk": Field(512, "tokens whose logits exist at once", low=1),
+        "logp_chunk": Field(512, "tokens whose logits exist at once", low=1, high=1e7),
     },
     "rewards": {
         "min_coverage": Field(
@@ -330,13 +356,21 @@ SCHEMA: dict[str, Any] = {
         ),
     },
     "engine": {
-        "rows": Field((8, 64), "batch sizes that are compiled", low=1),
-        "new_tokens": Field((32, 128), "lengths of a turn's input that are compiled", low=2),
+        "rows": Field((8, 64), "batch sizes that are compiled", low=1, high=1e6),
+        "new_tokens": Field(
+            (32, 128), "lengths of a turn's input that are compiled", low=2, high=1e7
+        ),
         "lengths": Field(
-            (), "cache lengths that are compiled; empty: the longest view alone", low=1
+            (),
+            "cache lengths that are compiled; empty: the longest view alone",
+            low=1,
+            high=1e7,
         ),
         "block": Field(
-            4096, "tokens sampled in a step; from rollout.max_new_tokens on: whole turns", low=1
+            4096,
+            "tokens sampled in a step; from rollout.max_new_tokens on: whole turns",
+            low=1,
+            high=1e7,
         ),
         "stragglers": Field(
             0.0,
@@ -345,7 +379,10 @@ SCHEMA: dict[str, Any] = {
             high=0.99,
         ),
         "share_at_least": Field(
-            16, "tokens of a common opening that is read once and copied; 0: never", low=0
+            16,
+            "tokens of a common opening that is read once and copied; 0: never",
+            low=0,
+            high=1e7,
         ),
     },
     "evaluation": {
@@ -359,11 +396,11 @@ SCHEMA: dict[str, Any] = {
         "reference": Field("", "the label that others are compared with; empty: the first"),
         "in_system": Field(True, "whether each policy meets who it trained with"),
         "self_play": Field(True, "whether each policy meets itself"),
-        "crossplay": Field(False, "whether each policy meets each (`evaluate --config --to`)"),
-        "scenarios": Field(100, "scenarios of a split; 0 for all", low=0),
+        "crossplay": Field(False, "whether each policy meets each"),
+        "scenarios": Field(100, "scenarios of a split; 0 for all", low=0, high=1e6),
         "split": Field("test", "which", choices=("val", "test")),
-        "seeds": Field(1, "dialogues a scenario and seat", low=1),
-        "retries": Field(2, "times that a malformed turn is sampled again", low=0),
+        "seeds": Field(1, "dialogues a scenario and seat", low=1, high=1e4),
+        "retries": Field(2, "times that a malformed turn is sampled again", low=0, high=1e3),
         "temperature": Field(1.0, "sampling temperature", low=0.0),
         "auditor": Field(
             "", "the endpoint that audits each call of an evaluation (telesales); empty: rules"
@@ -371,9 +408,9 @@ SCHEMA: dict[str, Any] = {
     },
     "statistics": {
         "confidence": Field(0.95, "of intervals", low=0.5, high=0.999),
-        "resamples": Field(2000, "bootstrap resamples of clusters", low=100),
-        "permutations": Field(2000, "of a separated comparison", low=100),
-        "seed": Field(0, "of both", low=0),
+        "resamples": Field(2000, "bootstrap resamples of clusters", low=100, high=1e7),
+        "permutations": Field(2000, "of a separated comparison", low=100, high=1e7),
+        "seed": Field(0, "of both", low=0, high=1e9),
     },
     "roles": {},
     "endpoints": {},

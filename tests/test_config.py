@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ml_collections import ConfigDict
@@ -18,8 +20,9 @@ from ibrl_jax.config import (
     to_dict,
 )
 from ibrl_jax.errors import UserError
+from ibrl_jax.fields import Field
 from ibrl_jax.models.presets import PRESETS, preset
-from ibrl_jax.settings import RELEASED_PRESETS, SCRATCH_PRESETS
+from ibrl_jax.settings import ENDPOINT, RELEASED_PRESETS, ROLE, SCHEMA, SCRATCH_PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(p for p in (ROOT / "configs").rglob("*.py") if p.name != "__init__.py")
@@ -219,11 +222,14 @@ def test_a_typo_in_a_file_is_told_what_was_meant(tmp_path: Path) -> None:
     [
         ("rollout.group=1", "at least 2"),
         ("iterations=0", "at least 1"),
+        ("iterations=1000000000000", "at most 1,000,000, not 1000000000000"),
+        ("rollout.draws=1000000000", "at most 100,000, not 1000000000"),
+        ("engine.rows=(8,100000000)", "at most 1,000,000"),
         ("matchup.all=1.5", "at most 1"),
         ("seed=1.5", "a whole number"),
         ("seed=many", "a whole number"),
         ("seed=true", "a whole number"),
-        ("seed=99999999999", "at most 1e+09"),
+        ("seed=99999999999", "at most 1,000,000,000"),
         ("roles.agent0.learning_rate=fast", "a number"),
         ("roles.agent0.kl=1e999", "finite"),
         ("stabilise.pool=0", "true or false"),
@@ -240,7 +246,7 @@ def test_a_typo_in_a_file_is_told_what_was_meant(tmp_path: Path) -> None:
         ("sft.families=3", "a list of names"),
         ("evaluation.split=train", "one of val, test"),
         ("policy.preset=qwen3_7b", "one of qwen3_tiny, qwen3_micro"),
-        ("sft.seed=2000000000", "at most 1e+09"),
+        ("sft.seed=2000000000", "at most 1,000,000,000"),
         ("optimiser.b1=1.0", "at most 0.99999"),
         ("optimiser.b2=1", "at most 0.99999"),
         ("loss.constant=1" + 400 * "0", "finite"),
@@ -251,6 +257,23 @@ def test_a_value_out_of_kind_or_range_is_told_what_would_be_right(option: str, r
     sentence = refused(option)
     assert sentence.startswith(f"config.{option.partition('=')[0]} must be ")
     assert right in sentence
+
+
+def test_every_whole_number_has_a_largest_value_but_what_may_be_spent() -> None:
+    """A larger one can only be a slip of the fingers, and would be told by a full disk."""
+
+    def open_ended(settings: Any) -> Iterator[str]:
+        for name, field in settings.items():
+            if not isinstance(field, Field):
+                yield from open_ended(field)
+            elif field.high is None and not field.choices:
+                values = field.default if isinstance(field.default, tuple) else (field.default,)
+                listed = field.default == () and field.low is not None
+                if listed or any(type(value) is int for value in values):
+                    yield name
+
+    found = {*open_ended(SCHEMA), *open_ended(ROLE), *open_ended(ENDPOINT)}
+    assert found == {"max_calls", "max_total_tokens"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""IB-RL on Vehicle TeleSales, small: an agent and a customer of 213 thousand parameters, two cores.
+"""IB-RL on Vehicle TeleSales, small: an agent and a customer of 230 thousand parameters, two cores.
 
 Everything is a rule-based stand-in but the two policies: they start from calls between scripted
 sellers and rule-based customers, and rules judge them. English, short prompts, calls of at most six
@@ -18,21 +18,20 @@ def get_config() -> ConfigDict:
     config.iterations = 40
     config.telesales.language = "en"
     config.telesales.prompt_length = "short"
-    config.telesales.train_profiles = 1000
     config.telesales.val_profiles = 100
     config.telesales.test_profiles = 100
     config.telesales.stories = "none"
     config.telesales.max_agent_turns = 6
     config.telesales.score_step = 0.05  # 21 scores and 8 changes: sums that can be learned
-    config.sft.families = ("competent", "inviter", "rule_v1")
+    config.sft.families = ("reader", "rule_v1")
     config.sft.dialogues = 2500
-    config.sft.steps = 3400
+    config.sft.steps = 3200
     config.sft.batch = 4
     config.sft.learning_rate = 4e-3
     config.sft.number_weight = 5.0  # scores must add up, facts and phone numbers must be right
-    config.sft.curriculum = 0.7
-    config.sft.cut = 256
-    config.sft.recitals = 0.3
+    config.sft.curriculum = 0.88
+    config.sft.cut = 384
+    config.sft.recitals = 0.4
     config.rollout.draws = 8
     config.rollout.max_new_tokens = 64
     config.rollout.max_view_tokens = 640

@@ -44,6 +44,7 @@ def get_config() -> ConfigDict:
         key_env="DEEPSEEK_API_KEY",
         temperature=0.0,
         max_tokens=2048,  # fifteen turns' verdicts are about 600, and some models think first
+        timeout_s=180.0,  # as long as it takes to write them all
         retries=2,
         cache_dir=".cache/telesales/judge",
     )
@@ -52,6 +53,7 @@ def get_config() -> ConfigDict:
         model="glm-4.6",
         key_env="GLM_API_KEY",
         max_tokens=1024,
+        timeout_s=120.0,
         cache_dir=".cache/telesales/simulator",
     )
     config.endpoints.auditor = endpoint(
@@ -60,6 +62,7 @@ def get_config() -> ConfigDict:
         key_env="GLM_API_KEY",
         temperature=0.0,
         max_tokens=2048,
+        timeout_s=180.0,
         retries=2,
         cache_dir=".cache/telesales/auditor",
     )

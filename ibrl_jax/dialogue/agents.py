@@ -1,4 +1,4 @@
-"""The five who can take a turn, behind one interface.
+"""Who can take a turn, behind one interface; a person is in `dialogue.person`.
 
 A `Speaker` can hold a seat in any dialogue (a live policy, a past one, a scripted family, an
 endpoint, a person); `sit` gives the `Agent` that holds one seat of one dialogue. The dialogue loop
@@ -7,11 +7,7 @@ knows of nothing else.
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +17,7 @@ from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
 from ibrl_jax.domains.base import Adapter, Domain, Role, Scenario, Turn, TurnEnd
-from ibrl_jax.endpoints.client import Endpoint
+from ibrl_jax.endpoints.client import CUT_OFF, Endpoint
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import Request
 
@@ -44,14 +40,19 @@ class Utterance:
 class SeatContext:
     """What the holder of one seat of one dialogue knows of it.
 
-    `key_of` and `rng` derive from the dialogue's identity and nothing else; `beside` looks at the
-    role's own side alone.
+    `scenario` is the role's own side, and all that `prompt` and `beside` come from; `whole` is for
+    players by rule alone, who may have to check what they hear. `check` gives the turn that a line
+    would be now, and records nothing; `refusal` says why a malformed one is none. `key_of` and
+    `rng` derive from the dialogue's identity and nothing else.
     """
 
     role: Role
     scenario: Scenario
+    whole: Scenario
     prompt: str
     beside: Beside
+    check: Callable[[str], Turn]
+    refusal: Callable[[Turn], str]
     key_of: KeyOf
     rng: np.random.Generator
 
@@ -228,7 +229,7 @@ class ScriptedSpeaker:
 
 class _ScriptedAgent:
     def __init__(self, speaker: ScriptedSpeaker, seat: SeatContext) -> None:
-        self._player = speaker.domain.scripted(speaker.family, seat.scenario, seat.role, seat.rng)
+        self._player = speaker.domain.scripted(speaker.family, seat.whole, seat.role, seat.rng)
         self._role = seat.role
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
@@ -240,8 +241,10 @@ class _ScriptedAgent:
         return None
 
 
-OPENING = "(You speak first.)"
-"""Said to an endpoint that opens a dialogue, since a chat starts with somebody's message."""
+OPENING: Mapping[str, str] = {"en": "(You speak first.)", "zh": "（请你先说。）"}
+"""Said to an endpoint that opens a dialogue, since a chat starts with somebody's message: in the
+language that is public of the scenario, English where none is.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +278,8 @@ class _ApiAgent:
         system = _prompt(self._adapter, self._seat, turns)
         messages = [{"role": "system", "content": system}]
         if not turns or turns[0].role == self._seat.role:
-            messages.append({"role": "user", "content": OPENING})
+            language = self._seat.scenario.public.get("language", "en")
+            messages.append({"role": "user", "content": OPENING[language]})
         for index, turn in enumerate(turns):
             if turn.role == self._seat.role:
                 messages.append({"role": "assistant", "content": _own(self._adapter, turn)})
@@ -285,68 +289,8 @@ class _ApiAgent:
         answer = await self._conductor.elsewhere(
             self._endpoint.chat(messages, sample_index=self._conversation + attempt)
         )
-        end: TurnEnd = "length" if answer.finish == "length" else "stop"
+        end: TurnEnd = "length" if answer.finish in CUT_OFF else "stop"
         return _utterance(self._adapter, answer.text, end)
 
     def close(self) -> None:
         return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PersonSpeaker:
-    """A person at the terminal."""
-
-    @property
-    def name(self) -> str:
-        return "person"
-
-    def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
-        return _PersonAgent(seat, conductor)
-
-
-class _PersonAgent:
-    def __init__(self, seat: SeatContext, conductor: Conductor) -> None:
-        self._seat = seat
-        self._conductor = conductor
-        self._heard = 0
-        # A file of its own: the interpreter cannot end while a thread reads from sys.stdin itself.
-        self._lines = open(  # noqa: SIM115
-            sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False
-        )
-        print(seat.prompt, "\n\n(end of input, Ctrl-D, leaves)\n", sep="", flush=True)
-
-    async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
-        if attempt:
-            print("(that was not a legal turn; try again)", flush=True)
-        for turn in turns[self._heard :]:
-            if turn.role != self._seat.role:
-                print(f"{turn.role}> {turn.text}", flush=True)
-        self._heard = len(turns)
-        line = await self._conductor.elsewhere(self._ask())
-        if not line:
-            raise EOFError("the person left")
-        return Utterance(text=line.rstrip("\n"), end="stop")
-
-    def close(self) -> None:
-        return None
-
-    def _ask(self) -> asyncio.Future[str]:
-        """The next line, empty at the end; its thread is a daemon, so Ctrl-C need not wait."""
-        print(f"{self._seat.role}> ", end="", flush=True)
-        loop, lines = asyncio.get_running_loop(), self._lines
-        answer: asyncio.Future[str] = loop.create_future()
-
-        def settle(line: str) -> None:
-            if not answer.done():
-                answer.set_result(line)
-
-        def read() -> None:
-            try:
-                line = lines.readline()
-            except OSError:  # a terminal that was closed
-                line = ""
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, line)
-
-        threading.Thread(target=read, name="person", daemon=True).start()
-        return answer

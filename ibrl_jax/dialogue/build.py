@@ -21,7 +21,7 @@ from ibrl_jax.dialogue.tokenizers import EMBEDDED, check_fits, load_tokenizer
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
 from ibrl_jax.endpoints.client import Endpoint
-from ibrl_jax.endpoints.settings import Budget, EndpointSettings
+from ibrl_jax.endpoints.settings import Budget, EndpointSettings, read_extra_body
 from ibrl_jax.errors import UserError
 from ibrl_jax.models import hf_config
 from ibrl_jax.models.config import ModelConfig
@@ -241,7 +241,8 @@ def _endpoint(name: str, values: dict[str, Any]) -> EndpointSettings:
     budget = Budget(max_calls=calls, max_tokens=tokens, max_cost=cost)
     for key in ("key_env", "requests_per_minute", "cache_dir"):
         values[key] = values[key] or None
-    return EndpointSettings(name=name, budget=budget, extra_body={}, **values)
+    extra = read_extra_body(name, values.pop("extra_body"))
+    return EndpointSettings(name=name, budget=budget, extra_body=extra, **values)
 
 
 def _tokenizer(config: ConfigDict, folder: Path | None) -> str:

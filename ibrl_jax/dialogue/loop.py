@@ -153,7 +153,8 @@ async def _talk(
     with conductor.dialogue():
         try:
             for role in hall.domain.roles:
-                agents[role] = match.speakers[role].sit(_seat(hall, match, role), conductor)
+                seat = _seat(hall, match, role, referee)
+                agents[role] = match.speakers[role].sit(seat, conductor)
             while (role := referee.to_move) is not None:
                 attempt = 0
                 while True:
@@ -193,15 +194,18 @@ async def _judge(
     return dict(zip(roles, rewards, strict=True))
 
 
-def _seat(hall: Hall, match: Match, role: Role) -> SeatContext:
+def _seat(hall: Hall, match: Match, role: Role, referee: Referee) -> SeatContext:
+    """What a role is told comes from its own side of the scenario: no hook is handed the other."""
     identity = (*match.stage, match.draw, match.rollout, role)
+    own, domain = match.scenario.seen_by(role), hall.domain
     return SeatContext(
         role=role,
-        scenario=match.scenario,
-        prompt=hall.domain.prompt(match.scenario, role),
-        beside=lambda turns: hall.domain.beside(
-            match.scenario, role, [turn.seen_by(role) for turn in turns]
-        ),
+        scenario=own,
+        whole=match.scenario,
+        prompt=domain.prompt(own, role),
+        beside=lambda turns: domain.beside(own, role, [turn.seen_by(role) for turn in turns]),
+        check=lambda text: referee.check(role, text, "stop"),
+        refusal=domain.refusal,
         key_of=lambda turn, attempt: key_data(hall.seed, *identity, turn, attempt),
         rng=generator(hall.seed, "scripted", *identity),
     )

@@ -32,6 +32,13 @@ class Scenario:
     public: Mapping[str, Any]
     private: Mapping[Role, Any]
 
+    def seen_by(self, role: Role) -> Scenario:
+        """All that a role may know of it: what is public, and its own private part.
+
+        It has no name, since an id may spell what is private to others.
+        """
+        return Scenario(id="", cluster="", public=self.public, private={role: self.private[role]})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
@@ -132,7 +139,10 @@ class Adapter(Protocol):
     name: str
 
     def system(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
-        """The system prompt before the role's next turn, in place of `Domain.prompt`."""
+        """The system prompt before the role's next turn, in place of `Domain.prompt`.
+
+        Scenario and turns are the role's own side of them (`seen_by`).
+        """
         ...
 
     def own(self, turn: Turn) -> str:
@@ -202,13 +212,16 @@ class Domain(Protocol):
         ...
 
     def prompt(self, scenario: Scenario, role: Role) -> str:
-        """The system prompt of a role: its rules, then its own private observation, no other's."""
+        """The system prompt of a role: its rules, then its own private observation, no other's.
+
+        `scenario` is the role's own side of it (`Scenario.seen_by`), or more than is needed.
+        """
         ...
 
     def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
         """What a role is told beside the last of `turns`, its counterpart's, and nobody says.
 
-        `turns` are its own side of the dialogue (`Turn.seen_by`); empty if there is nothing.
+        Scenario and turns are the role's own side of them (`seen_by`); empty if there is nothing.
         """
         ...
 
@@ -232,6 +245,10 @@ class Domain(Protocol):
 
     def told(self, outcome: Outcome) -> str:
         """What came of a dialogue, in a line for a person."""
+        ...
+
+    def refusal(self, turn: Turn) -> str:
+        """Why a malformed turn is none and what would be legal, in a sentence for a person."""
         ...
 
     def reward(self, outcome: Outcome, role: Role) -> float:

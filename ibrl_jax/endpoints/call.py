@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ class Call:
     ) -> None:
         self.schema = schema
         self._schema_json = None if schema is None else schema.model_json_schema()
+        self.form = None if schema is None else json.dumps(self._schema_json, sort_keys=True)
+        """The schema as a server sees it; None where none is asked for."""
         self._settings = settings
         self._base = {
             "model": settings.model,

@@ -6,6 +6,9 @@ chat -> cache hit ------------------------------------------------------> Answer
             ^                                   |
             +---- wait: back-off, Retry-After --+-> EndpointError, EndpointStop
 ```
+
+A rate limit is waited for up to `RATE_LIMIT_WAITS` times, where a failure is tried again `retries`
+times: it says nothing of the call, and judges of many dialogues meet it together.
 """
 
 from __future__ import annotations
@@ -37,7 +40,14 @@ from ibrl_jax.endpoints.wire import read_key, stop
 Model = TypeVar("Model", bound=BaseModel)
 Parsed = TypeVar("Parsed")
 
-_CUT_OFF = ("length", "content_filter")
+RATE_LIMIT_WAITS = 8
+"""How often a call that meets a rate limit is asked again, if `retries` is not more."""
+
+CUT_OFF = frozenset({"length", "content_filter", "sensitive", "model_context_window_exceeded"})
+"""Words of servers for an answer that is not whole, and would not be another time."""
+
+_BROKEN_OFF = frozenset({"insufficient_system_resource", "network_error"})
+"""Words of servers for an answer that they could not finish, this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +91,7 @@ class Endpoint:
         self._cache = None if settings.cache_dir is None else Cache(Path(settings.cache_dir))
         self._lane: Lane | None = None
         self._stopped: tuple[Kind, str] | None = None
-        self._accepted: dict[type[BaseModel], str] = {}
+        self._accepted: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Endpoint({self.settings.name!r}, {self.settings.base_url}, {self.settings.model})"
@@ -169,9 +179,9 @@ class Endpoint:
         self.ledger.close()
 
     async def _ask(self, call: Call, *, replace: bool) -> Answer[Any]:
-        requests = failures = 0
+        requests = failures = limited = 0
         lane = await self._open_lane()
-        modes = self._modes(call.schema)
+        modes = self._modes(call)
         while True:
             requests += 1
             try:
@@ -183,16 +193,18 @@ class Endpoint:
                 if failure.kind is Kind.BAD_REQUEST and len(modes) > 1:
                     modes = modes[1:]
                     continue
-                failures += 1
                 if failure.kind in STOPS:
                     error = stop(self.settings, failure)
                     self._stopped = (failure.kind, str(error))
                     raise error from None
-                if failure.kind not in RETRIED or failures > self.settings.retries:
+                retries, waits = self.settings.retries, failure.kind is Kind.RATE_LIMITED
+                failures, limited = failures + (not waits), limited + waits
+                spent = limited > max(retries, RATE_LIMIT_WAITS) if waits else failures > retries
+                if failure.kind not in RETRIED or spent:
                     raise EndpointError(
                         failure.kind, self.settings.name, failure.detail, requests
                     ) from None
-                wait_s = self._wait_s(lane, call, failure, failures)
+                wait_s = self._wait_s(lane, call, failure, limited if waits else failures)
             await asyncio.sleep(wait_s)
 
     async def _attempt(self, lane: Lane, call: Call, mode: str) -> Entry:
@@ -208,8 +220,8 @@ class Endpoint:
             try:
                 reply = await lane.wire.send(call.body(mode))
                 latency_s = time.perf_counter() - started
-                if call.schema is not None:
-                    self._accepted[call.schema] = mode
+                if call.form is not None:
+                    self._accepted[call.form] = mode
                 strip = strip_thoughts if call.schema is None else strip_leading_thoughts
                 text = strip(reply.text.encode("utf-8", "replace").decode())
                 _judge(text, reply.finish, call.schema)
@@ -248,16 +260,16 @@ class Endpoint:
             lane.settled.clear()
             await lane.settled.wait()
 
-    def _modes(self, schema: type[BaseModel] | None) -> list[str]:
+    def _modes(self, call: Call) -> list[str]:
         """How to ask for a schema, in the order to try while the server refuses the request.
 
         In `auto`, a mode that has been answered once for a schema is settled.
         """
-        if schema is None:
+        if call.form is None:
             return ["none"]
         if self.settings.schema_mode != "auto":
             return [self.settings.schema_mode]
-        accepted = self._accepted.get(schema)
+        accepted = self._accepted.get(call.form)
         return list(MODES) if accepted is None else [accepted]
 
     def _wait_s(self, lane: Lane, call: Call, failure: AttemptFailed, failures: int) -> float:
@@ -279,7 +291,9 @@ class Endpoint:
 
 def _judge(text: str, finish: str, schema: type[BaseModel] | None) -> None:
     """Raises AttemptFailed for a text that is no answer."""
-    if finish in _CUT_OFF and (schema is not None or not text):
+    if finish in _BROKEN_OFF:
+        raise AttemptFailed(Kind.SERVER, f"the server broke the answer off ({finish})")
+    if finish in CUT_OFF and (schema is not None or not text):
         raise AttemptFailed(Kind.TRUNCATED, f"the answer was cut off ({finish})")
     if not text:
         raise AttemptFailed(Kind.EMPTY, "the completion is empty")

@@ -5,6 +5,7 @@ A key never stands here: `key_env` is the *name* of the environment variable tha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -132,6 +133,30 @@ class EndpointSettings:
             for part in field.split("."):
                 value = getattr(value, part)
             raise UserError(f"endpoint {self.name!r}: {field} is {value!r}; it must be {right}")
+
+
+def read_extra_body(name: str, text: str) -> dict[str, Any]:
+    """The `extra_body` of an endpoint as a config has it: a JSON object, or nothing.
+
+    Raises UserError for anything else, and for what the client itself has to say.
+    """
+    if not text.strip():
+        return {}
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise UserError(
+            f"endpoint {name!r}: extra_body is {text!r}; it must be a JSON object such as "
+            '{"max_tokens": null, "max_completion_tokens": 512}'
+        )
+    for field in ("messages", "model", "n", "stream"):
+        if field in fields:
+            raise UserError(
+                f"endpoint {name!r}: extra_body has {field}, which is not its to say; leave it out"
+            )
+    return fields
 
 
 def _is_address(text: str) -> bool:

@@ -54,8 +54,8 @@ class _Choice(_Lenient):
 
 
 class _Usage(_Lenient):
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
+    prompt_tokens: int | None = Field(None, ge=0)
+    completion_tokens: int | None = Field(None, ge=0)
 
 
 class _Completion(_Lenient):

@@ -189,7 +189,7 @@ class _Scene:
         self.roles = stage.algorithm.roles
         self._states = jax.device_get(stage.algorithm.states)
         self._pools = {role: pool.state() for role, pool in stage.algorithm.pools.items()}
-        self._algorithms: dict[tuple[tuple[str, str], ...], Algorithm] = {}
+        self._learners = {config.isolation.mask: stage.algorithm.learner}
 
     def after(
         self, flags: dict[str, str], change: Change | None, changed: Role
@@ -209,11 +209,9 @@ class _Scene:
             config.isolation[flag] = value
         algorithm = Algorithm(config, self._stage.algorithm.cast, self._stage.start, {})
         algorithm.iteration = self._stage.algorithm.iteration
-        if not flags:
-            algorithm.learner = self._stage.algorithm.learner
-        else:
-            key = tuple(sorted(flags.items()))
-            algorithm.learner = self._algorithms.setdefault(key, algorithm).learner
+        # Of the flags the mask alone is in its programs; they are compiled once for each.
+        mask = config.isolation.mask
+        algorithm.learner = self._learners.setdefault(mask, algorithm.learner)
         for owner in algorithm.members:
             algorithm.states[owner] = jax.tree.map(
                 lambda kept, new: jax.device_put(jnp.array(kept), new.sharding),

@@ -229,7 +229,9 @@ def start_key(config: ConfigDict, domain: Domain, speech: Speech, seed: int) -> 
         "scenarios": [scenario.id for scenario in scenarios],
     }
     referee = domain.referee(scenarios[0], domain.roles[0])
-    beside = [domain.beside(scenarios[0], role, referee.turns) for role in domain.roles]
+    beside = [
+        domain.beside(scenarios[0].seen_by(role), role, referee.turns) for role in domain.roles
+    ]
     if any(beside):
         shaping["beside"] = beside
     if (room := _room(config)) < math.inf:

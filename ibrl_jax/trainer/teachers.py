@@ -105,8 +105,8 @@ def examples(
     return found
 
 
-FIELDS = (2, 8)
-"""How many fields a recital has, at least and at most."""
+TOLD, SAID = (2, 6), (3, 9)
+"""How many fields a recital has, and how often it says one: at least, and below."""
 
 
 def recitals(
@@ -114,23 +114,27 @@ def recitals(
 ) -> list[Example]:
     """Exercises of one turn each, of the role that has most to look up.
 
-    The prompt is some of the fields of a scenario's own, without the rules before them. The
-    counterpart asks for them in another order, by a word of each, and the turn is these. Fields are
-    what semicolons part in a prompt's last paragraph.
+    The prompt is some of the fields of a scenario's own, with other figures and without the rules
+    before them. The counterpart asks for them in any order, some again, by a word that no other of
+    them has, and the turn is these. Fields are what semicolons part in a prompt's last paragraph;
+    markup is none.
     """
     rng = generator(seed, "recitals")
     scenarios = domain.scenarios("train")
     renderer = Renderer(domain, speech, number_weight)
+    fields: dict[str, tuple[Role, list[str]]] = {}
     found = []
     for _ in range(count):
         scenario = scenarios[int(rng.integers(len(scenarios)))]
-        fields = {role: _fields(domain.prompt(scenario, role)) for role in domain.roles}
-        role = max(fields, key=lambda role: len(fields[role]))
-        known, other = fields[role], next(other for other in domain.roles if other != role)
-        size = min(int(rng.integers(FIELDS[0], FIELDS[1] + 1)), len(known))
-        told = [known[i] for i in rng.permutation(len(known))[:size]]
-        said = [told[i] for i in rng.permutation(size)]
-        asked = " ".join(str(rng.choice(_WORD.findall(field) or [field])) for field in said)
+        if scenario.id not in fields:
+            prompts = {role: _fields(domain.prompt(scenario, role)) for role in domain.roles}
+            fields[scenario.id] = max(prompts.items(), key=lambda found: len(found[1]))
+        role, known = fields[scenario.id]
+        other = next(other for other in domain.roles if other != role)
+        size = min(int(rng.integers(*TOLD)), len(known))
+        told = [_renumbered(known[i], rng) for i in rng.permutation(len(known))[:size]]
+        said = [told[i] for i in rng.integers(size, size=int(rng.integers(*SAID)))]
+        asked = " ".join(str(rng.choice(_telling(field, told))) for field in said)
         turns = (
             Turn(role=other, text=f"{asked}?", end="stop", action="ask"),
             Turn(role=role, text="; ".join(said), end="stop", action="recite"),
@@ -143,8 +147,25 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 """What a field can be asked for by: never its number, which is what has to be looked up."""
 
 
+def _renumbered(field: str, rng: np.random.Generator) -> str:
+    """A field with other figures: `72%` for `40%`, `162,000` for `151,000`."""
+
+    def other(match: re.Match[str]) -> str:
+        first = match[0][0] if len(match[0]) > 2 else str(rng.integers(1, 10))
+        return first + "".join(map(str, rng.integers(10, size=len(match[0]) - 1)))
+
+    return re.sub(r"(?<![\d,])\d+", other, field)
+
+
+def _telling(field: str, told: Sequence[str]) -> list[str]:
+    """Words that a field alone has among those told; itself, where there are none."""
+    others = {word for other in told if other is not field for word in _WORD.findall(other)}
+    return [word for word in _WORD.findall(field) if word not in others] or [field]
+
+
 def _fields(prompt: str) -> list[str]:
-    return [field.strip() for field in re.split("[;；]", prompt.strip().split("\n\n")[-1])]
+    found = re.split("[;；]", prompt.strip().split("\n\n")[-1])
+    return [field.strip() for field in found if "<" not in field]
 
 
 class Renderer:
@@ -183,7 +204,8 @@ class Renderer:
                 heard.append(len(ids))
                 add([*before, *self._encode(turn.text)])
                 if scenario is not None:
-                    add(self._encode(self._domain.beside(scenario, role, own_side[: index + 1])))
+                    told = self._domain.beside(scenario.seen_by(role), role, own_side[: index + 1])
+                    add(self._encode(told))
                 add(after)
                 continue
             words = self._encode(turn.said)

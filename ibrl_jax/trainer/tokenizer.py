@@ -3,9 +3,9 @@
 Turn borders are control symbols, which no text encodes to. What a protocol writes again and again
 is single pieces (Deal-or-No-Deal: tags and item names; TeleSales: the keys, labels and scores of a
 record, tool calls); whatever else occurs falls back to bytes, so any text survives a round trip.
-In Deal-or-No-Deal every digit is a piece of its own; in TeleSales they go in pairs, so that a price
-or a phone number is a few pieces that are seldom alike, and easy to copy; the first holds the space
-before it, so that a number stands next to the word that says whose it is.
+In Deal-or-No-Deal every digit is a piece of its own; in TeleSales they go in pairs, and a number
+below 300, a sum's thousands included, is one piece with the space before it. So a value is few
+pieces, seldom alike, that stand next to the word that says whose it is, and easy to copy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import sentencepiece
@@ -22,6 +23,7 @@ from ibrl_jax.config import default_config
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.domains.telesales.labels import Behaviour, Stage
+from ibrl_jax.domains.telesales.profiles.terms import Availability, VehicleCondition
 from ibrl_jax.domains.telesales.record import CustomerRecord
 from ibrl_jax.domains.telesales.tools import END_MARKER, Tool
 from ibrl_jax.identity import generator
@@ -37,7 +39,7 @@ PIECES = (
     *(f"\u2581item{i}=" for i in range(3)),
 )
 DIALOGUES = 2000
-FAMILIES = ("competent", "hedger", "liar", "polite", "spammer", "rule_v1")
+FAMILIES = ("competent", "reader", "hedger", "liar", "polite", "spammer", "rule_v1")
 """TeleSales' speakers in the corpus: none of the held-out ones."""
 
 OUTPUT = Path(__file__).parents[1] / "dialogue"
@@ -51,7 +53,9 @@ def telesales_pieces() -> tuple[str, ...]:
     scores = sorted({str(round(n / 100, 2)) for n in range(-20, 101)})
     tools = [f"<call_function={tool}" for tool in Tool]
     pieces = [*keys, *Behaviour, *Stage, *scores, *(f"{n:02d}" for n in range(100))]
-    pieces += [*map(str, range(10)), *(f" {n}" for n in range(1, 100))]  # " 0" begins a score
+    pieces += [*map(str, range(10)), *(f" {n}" for n in range(1, 300))]  # " 0" begins a score
+    pieces += [f",{n}00" for n in range(10)]  # the end of a sum
+    pieces += [f" {label.word('en')}" for label in (*VehicleCondition, *Availability)]
     pieces += [*tools, "(phone_number=", ")>", END_MARKER, "<think>", "</think>", *WORDS[:4]]
     return tuple(str(piece).replace(" ", "\u2581") for piece in pieces)
 
@@ -110,7 +114,7 @@ def dond() -> bytes:
 
 
 def telesales() -> bytes:
-    """TeleSales': 1,408 pieces, mostly English; rare Chinese characters are bytes."""
+    """TeleSales': 1,664 pieces, mostly English; rare Chinese characters are bytes."""
     domains = []
     for language in ("en", "en", "en", "zh"):
         for length in ("short",) if domains else ("short", "full"):
@@ -119,7 +123,8 @@ def telesales() -> bytes:
             config.telesales.prompt_length = length
             config.telesales.train_profiles = 500
             domains.append(build_domain(config))
-    return train(corpus(domains, FAMILIES), telesales_pieces(), 1408, character_coverage=0.98)
+    rest = dict(character_coverage=0.98, required_chars=ascii_letters)
+    return train(corpus(domains, FAMILIES), telesales_pieces(), 1664, **rest)
 
 
 def main() -> int:

@@ -122,6 +122,9 @@ class Chatter:
     def told(self, outcome: Outcome) -> str:
         return outcome.end_reason
 
+    def refusal(self, turn: Turn) -> str:
+        return f"{turn.error_code}; leave it out"
+
     def reward(self, outcome: Outcome, role: Role) -> float:
         return float(outcome.success)
 

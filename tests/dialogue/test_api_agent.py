@@ -123,10 +123,10 @@ def test_an_endpoint_that_speaks_first_is_asked_to(serve, table, policy) -> None
     assert trajectory.outcome.end_reason == "deal"
     talk = [message["role"] for message in server.asked[1].body["messages"]]
     assert talk == ["system", "user", "assistant", "user"]
-    assert server.asked[0].prompt == OPENING
-    assert server.asked[1].body["messages"][1]["content"] == OPENING
+    assert server.asked[0].prompt == OPENING["en"]
+    assert server.asked[1].body["messages"][1]["content"] == OPENING["en"]
     assert server.asked[1].body["messages"][2]["content"] == "what do you need?"
-    assert OPENING not in repr(trajectory.turns)
+    assert OPENING["en"] not in repr(trajectory.turns)
 
 
 def test_an_endpoint_is_never_told_the_policys_values(serve, table, policy) -> None:
@@ -177,8 +177,9 @@ def test_a_malformed_answer_that_is_asked_for_again_is_another_call(
     assert len(server.asked) == 2
 
 
-def test_an_answer_cut_off_by_length_is_no_turn(serve, table, policy) -> None:
-    server = serve(lambda asked: say("i would like to", finish="length"))
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_cut_off_is_no_turn(finish: str, serve, table, policy) -> None:
+    server = serve(lambda asked: say("i would like to", finish=finish))
     (trajectory,) = play(table, [match(policy, speaker(server))])
     assert trajectory.outcome.end_reason == "malformed"
     assert trajectory.outcome.offender == "agent1"

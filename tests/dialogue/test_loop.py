@@ -23,6 +23,7 @@ from tests.dialogue.fakes import (
     LEFT,
     RIGHT,
     TOKENIZER,
+    Chatter,
     Puppet,
     Recorder,
     TalkingEngine,
@@ -318,6 +319,35 @@ def test_a_judge_sees_its_roles_observation_and_the_public_dialogue_alone(
         assert all(t.rewards[role] == Scored(value=1.0) for t in played)
 
 
+def test_what_a_role_is_told_is_made_of_its_own_side_of_the_scenario_alone(hall, matches) -> None:
+    """Nothing else is handed over, so that no domain can give the other side away."""
+    shown: list[tuple[str, Any]] = []
+
+    class Curious(Chatter):
+        def prompt(self, scenario: Any, role: str) -> str:
+            shown.append((role, scenario))
+            return super().prompt(scenario, role)
+
+        def beside(self, scenario: Any, role: str, turns: Sequence[Any]) -> str:
+            shown.append((role, (scenario, turns)))
+            return ""
+
+    def talk(seat: Any, turns: Sequence[Any], attempt: int) -> str:
+        seat.beside(turns)
+        shown.append((seat.role, seat.scenario))
+        return "well"
+
+    play(
+        hall(domain=Curious(horizon=4)),
+        matches({role: Puppet(replies=talk) for role in (LEFT, RIGHT)}, 3),
+    )
+    assert {role for role, _ in shown} == {LEFT, RIGHT}
+    for role, what in shown:
+        other = RIGHT if role == LEFT else LEFT
+        assert f"secret{other}" not in repr(what)
+        assert not re.search(r"'[sc]\d+'", repr(what))  # an id may spell what is private
+
+
 def test_a_control_token_ends_a_turn_so_that_its_ids_are_its_text(engines, local, hall, matches):
     """Whichever it is; one's own view then gets the end that the format asks for."""
 
@@ -342,7 +372,7 @@ def test_a_control_token_ends_a_turn_so_that_its_ids_are_its_text(engines, local
 
 def test_trajectories_come_in_the_order_of_their_matches(hall, matches) -> None:
     def brief(seat: Any, turns: Sequence[Any], attempt: int) -> str | Utterance:
-        return BAD if seat.scenario.id == "s2" else "well"
+        return BAD if seat.whole.id == "s2" else "well"
 
     speakers = {role: Puppet(replies=brief) for role in (LEFT, RIGHT)}
     played = play(hall(horizon=6, concurrency=2), matches(speakers, 5))

@@ -31,7 +31,8 @@ def test_every_agents_view_begins_with_the_opening(speech, local, hall, matches)
     ids = opening(domain, speech, LEFT)
     speaker = local(engine, LEFT, 64)
     for match in matches({LEFT: speaker, RIGHT: speaker}, 3):
-        agent = speaker.sit(_seat(hall(domain=domain), match, LEFT), Conductor())
+        referee = domain.referee(match.scenario, match.first)
+        agent = speaker.sit(_seat(hall(domain=domain), match, LEFT, referee), Conductor())
         view = agent.close()
         assert view.ids[: len(ids)].tolist() == ids
         assert len(view.ids) > len(ids) > 5

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
+
+from ibrl_jax.dialogue.loop import play
+from ibrl_jax.dialogue.person import Manner, PersonSpeaker
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.domains.dond.domain import DealOrNoDeal, DondSettings
+from ibrl_jax.domains.dond.grammar import ErrorCode
+from ibrl_jax.domains.dond.refusals import REFUSALS
+from tests.dialogue.fakes import LEFT, RIGHT, Chatter, Puppet, quiet
 
 TALK = """
 import asyncio
 from types import SimpleNamespace
 from ibrl_jax import entry
-from ibrl_jax.dialogue.agents import PersonSpeaker
+from ibrl_jax.dialogue.person import PersonSpeaker
 from ibrl_jax.dialogue.conductor import Conductor
 
 async def talk():
     conductor = Conductor()
-    agent = PersonSpeaker().sit(SimpleNamespace(role="agent1", prompt="rules"), conductor)
+    legal = SimpleNamespace(valid=True)
+    scenario = SimpleNamespace(private={"agent1": None})
+    seat = SimpleNamespace(
+        role="agent1", prompt="rules", scenario=scenario, check=lambda text: legal
+    )
+    agent = PersonSpeaker().sit(seat, conductor)
     with conductor.dialogue():
         while True:
             print(ascii((await agent.reply((), 0)).text), flush=True)
@@ -57,3 +73,102 @@ def test_lines_that_are_no_utf_8_are_heard_and_an_end_is_an_end(
     out, err = talk.communicate(b"one\nt\xffo\n", timeout=20)
     assert out == b"'one'\nagent1> 't\\ufffdo'\nagent1> "
     assert b"EOFError: the person left" in err
+
+
+# ------------------------------------------------------------------------- in a dialogue
+
+
+@pytest.fixture
+def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`types("a line", ...)`: what a person will have typed."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as keys:
+        monkeypatch.setattr(sys, "stdin", lines)
+
+        def type_(*said: str) -> None:
+            keys.write("".join(f"{line}\n" for line in said))
+            keys.flush()
+
+        yield type_
+
+
+class Whispering(Chatter):
+    """Tells each role something beside what it hears."""
+
+    def beside(self, scenario: Any, role: str, turns: Sequence[Any]) -> str:
+        return f"\n[told {role} of {len(turns)}]"
+
+
+def meet(hall: Any, matches: Any, speaker: PersonSpeaker) -> Trajectory:
+    """A dialogue of four turns in which a person on the right meets somebody quiet."""
+    one = hall(domain=Whispering(horizon=4), retries=0)
+    (trajectory,) = play(one, matches({LEFT: Puppet(replies=quiet), RIGHT: speaker}))
+    return trajectory
+
+
+def test_a_person_is_told_what_a_policy_is_told_beside_what_it_hears(
+    types: Any, hall: Any, matches: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    types("first", "second")
+    trajectory = meet(hall, matches, PersonSpeaker())
+    assert [turn.text for turn in trajectory.turns[1::2]] == ["first", "second"]
+    said = capsys.readouterr().out
+    for n in (1, 3):
+        assert f"left> {trajectory.turns[n - 1].text}\n[told right of {n}]\nright> " in said
+
+
+def test_a_line_that_is_refused_is_told_why_and_asked_for_again_however_often(
+    types: Any, hall: Any, matches: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a hall that samples no policy's turn again; the person's slips are in no record."""
+    types("BAD", "so BAD", "BAD again", "well", "good")
+    trajectory = meet(hall, matches, PersonSpeaker())
+    assert [turn.text for turn in trajectory.turns[1::2]] == ["well", "good"]
+    assert trajectory.outcome.success
+    assert trajectory.retries == {LEFT: 0, RIGHT: 0}
+    assert capsys.readouterr().out.count("(bad; leave it out)\nright> ") == 3
+
+
+def test_a_manner_writes_the_turn_and_tells_in_its_own_words(
+    types: Any, hall: Any, matches: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(line: str, observation: Any, turns: Sequence[Any]) -> str:
+        if line.startswith("/"):
+            raise ValueError(f"{line} is nothing that one does")
+        return f"{line}, after {len(turns)}"
+
+    manner = Manner(
+        brief=lambda observation: f"you are {observation}",
+        beside=lambda observation, turns: f"(turn {len(turns)})",
+        written=written,
+    )
+    types("/dance", "well", "good")
+    trajectory = meet(hall, matches, PersonSpeaker(manner=manner))
+    assert [turn.text for turn in trajectory.turns[1::2]] == ["well, after 1", "good, after 3"]
+    said = capsys.readouterr().out
+    assert said.startswith("you are secretright0.\n")
+    assert "(/dance is nothing that one does)\nright> " in said
+    assert "(turn 1)\n" in said
+    assert "[told" not in said
+
+
+def test_every_refusal_of_deal_or_no_deal_has_its_sentence() -> None:
+    assert set(REFUSALS) == set(ErrorCode)
+    domain = DealOrNoDeal(
+        DondSettings(
+            horizon_turns=20,
+            select_rule="any_try",
+            close="either",
+            penalty_malformed=0.1,
+            prompt="short",
+            data_dir=None,
+            test_mode="test200x5",
+            max_count=2,
+            split_seed=0,
+            split_fractions=(0.8, 0.1, 0.1),
+        )
+    )
+    referee = domain.referee(domain.scenarios("train")[0], "agent0")
+    turn = referee.check("agent0", "<selection> item0=0 item1=0 item2=0 </selection>", "stop")
+    assert domain.refusal(turn).startswith("nobody has made an offer that could be confirmed;")
+    assert domain.refusal(replace(turn, error_code="over_count")).startswith("that is more of an")

@@ -24,6 +24,7 @@ from ibrl_jax.endpoints import (
     Kind,
 )
 from ibrl_jax.endpoints.call import backoff_s
+from ibrl_jax.endpoints.client import RATE_LIMIT_WAITS
 from ibrl_jax.errors import UserError
 from tests.endpoints.conftest import KEY, KEY_ENV
 from tests.endpoints.fault_server import (
@@ -174,6 +175,38 @@ def test_auto_settles_on_the_strictest_mode_that_is_accepted(
     assert second.attempts == 1
 
 
+def test_a_mode_settles_for_a_form_whatever_it_is_validated_by(
+    serve: Serve, make_settings: Make
+) -> None:
+    """Verdicts on calls of other lengths are one form, and one refusal is enough for all."""
+
+    class Stricter(Verdict):
+        pass
+
+    Stricter.__name__ = Verdict.__name__
+    Stricter.model_config["title"] = "Verdict"
+    assert Stricter.model_json_schema() == Verdict.model_json_schema()
+
+    def script(asked: Asked) -> Reply:
+        kind = asked.body.get("response_format", {}).get("type")
+        return say(GOOD) if kind == "json_object" else status(400, "response_format")
+
+    server = serve(script)
+    first, second = chats(
+        make_settings(server.url, retries=0), [{"schema": Verdict}, {"schema": Stricter}]
+    )
+    assert (first.attempts, second.attempts) == (2, 1)
+
+
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": None, "completion_tokens": None}])
+def test_a_server_may_count_no_tokens(
+    usage: dict[str, None], serve: Serve, make_settings: Make
+) -> None:
+    server = serve(in_order(send_json(completion("x") | {"usage": usage})))
+    answer = chat(make_settings(server.url))
+    assert (answer.text, answer.tokens_in, answer.tokens_out) == ("x", None, None)
+
+
 def test_what_a_server_says_of_an_error_is_quoted_on_one_line(
     serve: Serve, make_settings: Make
 ) -> None:
@@ -204,6 +237,7 @@ FAULTS: dict[str, tuple[Reply, Kind]] = {
     "no completion": (send_json({"hello": 1}), Kind.SERVER),
     "no choices": (send_json({"choices": []}), Kind.SERVER),
     "error in a 200": (send_json({"error": {"message": "busy", "code": 429}}), Kind.RATE_LIMITED),
+    "broken off": (say(GOOD, finish="insufficient_system_resource"), Kind.SERVER),
     "reset": (reset, Kind.CONNECTION),
     "half a body": (half_body, Kind.CONNECTION),
     "empty": (say(""), Kind.EMPTY),
@@ -238,7 +272,8 @@ def test_a_lasting_fault_is_typed(fault: str, serve: Serve, make_settings: Make)
     endpoint = Endpoint(make_settings(server.url, timeout_s=patience_s(fault), retries=1))
     with pytest.raises(EndpointError) as caught:
         chats(endpoint.settings, [{"schema": Verdict}], endpoint)
-    assert (caught.value.kind, caught.value.attempts, len(server.asked)) == (kind, 2, 2)
+    tries = 1 + (RATE_LIMIT_WAITS if kind is Kind.RATE_LIMITED else 1)
+    assert (caught.value.kind, caught.value.attempts, len(server.asked)) == (kind, tries, tries)
     assert not isinstance(caught.value, UserError)
     total = endpoint.ledger.summary()
     assert (total["answered"], total["failures"]) == (0, {str(kind): 1})
@@ -250,7 +285,19 @@ def test_a_closed_port_is_a_connection_failure(make_settings: Make) -> None:
         chat(settings)
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_a_rate_limit_is_waited_for_and_takes_no_try_from_other_faults(
+    serve: Serve, make_settings: Make
+) -> None:
+    busy = [status(429)] * 4
+    server = serve(in_order(*busy, say("prose"), *busy, say(GOOD)))
+    answer = chat(make_settings(server.url, retries=1), schema=Verdict)
+    assert (answer.parsed, answer.attempts) == (Verdict(score=0.5), 10)
+    server = serve(in_order(say("prose"), status(429), say("prose"), say(GOOD)))
+    with pytest.raises(EndpointError, match="parse after 3 attempts"):
+        chat(make_settings(server.url, retries=1), schema=Verdict)
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "sensitive"])
 def test_an_answer_cut_off_is_never_parsed(finish: str, serve: Serve, make_settings: Make) -> None:
     server = serve(in_order(say(GOOD, finish=finish)))
     with pytest.raises(EndpointError) as caught:
@@ -261,7 +308,8 @@ def test_an_answer_cut_off_is_never_parsed(finish: str, serve: Serve, make_setti
 def test_an_utterance_cut_off_says_so(serve: Serve, make_settings: Make) -> None:
     server = serve(in_order(say("I would", finish="length"), say("<think>I", finish="length")))
     endpoint = Endpoint(make_settings(server.url))
-    assert chats(endpoint.settings, [{}], endpoint)[0].finish == "length"
+    (answer,) = chats(endpoint.settings, [{}], endpoint)
+    assert answer.finish == "length"
     with pytest.raises(EndpointError, match="truncated"):
         chats(endpoint.settings, [{}], endpoint)
 

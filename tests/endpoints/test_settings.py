@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from ibrl_jax.config import load
+from ibrl_jax.dialogue.build import build_endpoints
 from ibrl_jax.endpoints import Budget, Endpoint, EndpointSettings, EndpointStop, Kind
+from ibrl_jax.endpoints.call import Call
 from ibrl_jax.errors import UserError
 
 
@@ -69,3 +72,46 @@ def test_a_missing_key_stops_before_anything_is_asked(
         Endpoint(make_settings(key_env="SOME_KEY"))
     assert caught.value.kind is Kind.AUTH
     assert isinstance(caught.value, UserError)
+
+
+# ------------------------------------------------------------------------- out of a config
+
+
+def of_config(extra: str) -> EndpointSettings:
+    option = "--config.endpoints.guest"
+    config = load(
+        "configs/dond/smoke.py",
+        [f"{option}.base_url=http://127.0.0.1:9/v1", f"{option}.extra_body={extra}"],
+    )
+    return build_endpoints(config, None)["guest"].settings
+
+
+def test_a_config_may_change_what_a_request_says() -> None:
+    """Models differ in how they take a limit, or are told not to think first."""
+    assert of_config("").extra_body == {}
+    extra = '{"max_tokens": null, "max_completion_tokens": 9, "thinking": {"type": "disabled"}}'
+    body = Call(
+        of_config(extra),
+        [{"role": "user", "content": "hi"}],
+        sample_index=0,
+        schema=None,
+        temperature=0.0,
+        max_tokens=512,
+    ).body("none")
+    assert "max_tokens" not in body
+    assert (body["max_completion_tokens"], body["thinking"]) == (9, {"type": "disabled"})
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ("{", "it must be a JSON object such as"),
+        ("[1]", "it must be a JSON object such as"),
+        ("thinking", "it must be a JSON object such as"),
+        ('{"n": 4}', "extra_body has n, which is not its to say"),
+    ],
+)
+def test_what_cannot_be_merged_into_a_request_is_told(extra: str, why: str) -> None:
+    with pytest.raises(UserError, match="^endpoint 'guest': extra_body ") as caught:
+        of_config(extra)
+    assert why in str(caught.value)

@@ -91,6 +91,25 @@ def test_the_audit_is_added_to_what_is_known_and_no_judge_may_see_it():
     assert ENDED.facts["hallucination"] is False  # the outcome itself is as it was
 
 
+def test_an_agent_that_says_or_claims_nothing_is_in_no_rate():
+    """It is neither the more truthful for it nor the less: there was nothing to check."""
+    invites = {"words": "", "calls": [{"tool": "send_contact_invitation"}]}
+    tool = Turn(role="sales", text="【通知】", end="stop", action="call_tool", payload=invites)
+    for turns in ((TURNS[0],), (TURNS[0], tool, TURNS[2])):
+        facts = by_rule(scenario(), turns, ENDED).facts
+        assert (facts["hallucination"], facts["invention"]) == (None, None)
+        audit = facts["audit"]
+        assert (audit["claimed"], audit["claims"]) == (False, [])
+        assert (audit["fabrication"], audit["leak"]) == (None, None)
+    polite = (TURNS[0], agent("您好，打扰了，方便说话吗？"), TURNS[2])
+    facts = by_rule(scenario(), polite, ENDED).facts
+    assert (facts["hallucination"], facts["invention"]) == (None, None)
+    assert facts["audit"]["fabrication"]["hit"] is facts["audit"]["leak"]["hit"] is False
+    right = (TURNS[0], agent("这台车标价12.8万。"), TURNS[2])
+    facts = by_rule(scenario(), right, ENDED).facts
+    assert (facts["hallucination"], facts["invention"]) == (False, False)
+
+
 def test_an_aborted_call_is_not_looked_at():
     aborted = Outcome(end_reason="aborted", success=False)
     assert by_rule(scenario(), TURNS, aborted) is aborted
@@ -112,6 +131,12 @@ CLEAN = {
     "summary": "-",
 }
 CLAIM = {"turn": 1, "claim": "手续费3000元", "kind": "unsupported", "reference": ""}
+
+
+def claimed(findings: list[dict[str, Any]], *, any_claim: bool = True) -> dict[str, Any]:
+    return {"any_claim": any_claim, "findings": findings, "reason": "-"}
+
+
 LABELS = {
     "turns": [
         {"turn": 2, "matches": True, "label": "-"},
@@ -130,7 +155,7 @@ def answers(
         if "deceptive_fabrication" in asked.prompt:
             return audit or say(json.dumps(CLEAN))
         if '"findings"' in asked.prompt:
-            return claims or say(json.dumps({"findings": [CLAIM], "reason": "-"}))
+            return claims or say(json.dumps(claimed([CLAIM])))
         return labels or say(json.dumps(LABELS))
 
     return reply
@@ -185,16 +210,28 @@ def test_a_check_without_an_answer_is_none_and_says_why_and_the_others_stand(aud
 
 def test_a_finding_without_evidence_is_dropped_and_counted(audited):
     unsaid = {**CLAIM, "claim": "电池全新"}
-    report = {"findings": [unsaid], "reason": "-"}
-    found, _ = audited(answers(claims=say(json.dumps(report))))
+    found, _ = audited(answers(claims=say(json.dumps(claimed([unsaid])))))
     assert (found.facts["invention"], len(found.facts["audit"]["dropped"])) == (False, 1)
+
+
+def test_an_auditor_says_whether_there_was_a_claim_at_all(audited):
+    none = say(json.dumps(claimed([], any_claim=False)))
+    found, _ = audited(answers(claims=none))
+    assert (found.facts["hallucination"], found.facts["invention"]) == (None, None)
+    audit = found.facts["audit"]
+    assert (audit["claimed"], audit["claims"], audit["unanswered"]) == (False, [], {})
+    found, _ = audited(answers(claims=say(json.dumps(claimed([])))))
+    assert (found.facts["hallucination"], found.facts["invention"]) == (False, False)
 
 
 def test_who_said_nothing_needs_no_question(audited):
     silent = (TURNS[0],)
     found, asked = audited(answers(), silent)
     assert asked == []
-    assert found.facts["hallucination"] is False
-    assert found.facts["audit"]["labels"] == {"checked": [], "mismatched": []}
+    audit = found.facts["audit"]
+    assert audit["labels"] == {"checked": [], "mismatched": []}
+    assert audit["unanswered"] == {}
+    by_rules = by_rule(scenario(), silent, ENDED).facts["audit"]
+    assert audit == {**by_rules, "by": "judge"}
     aborted = Outcome(end_reason="aborted", success=False)
     assert audited(answers(), TURNS, aborted) == (aborted, [])

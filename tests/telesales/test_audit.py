@@ -101,6 +101,8 @@ def test_a_value_for_an_empty_field_is_invented_but_contradicts_nothing():
     assert (hallucinated(record(), [wrong]), invented(record(), [wrong])) == (True, False)
     right = [agent("标价12.8万。")]
     assert (hallucinated(record(), right), invented(record(), right)) == (False, False)
+    nothing = [agent("我去核实一下再回您。")]
+    assert (hallucinated(record(), nothing), invented(record(), nothing)) == (None, None)
 
 
 @pytest.mark.parametrize(

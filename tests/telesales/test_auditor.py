@@ -224,7 +224,7 @@ def test_a_claim_against_the_record_is_a_hallucination_and_one_beyond_it_an_inve
         ([beyond], False, True),
         ([], False, False),
     ):
-        answer = {"findings": findings, "reason": "-"}
+        answer = {"any_claim": True, "findings": findings, "reason": "-"}
         found, _ = auditor("hallucinations", answer, record(), TURNS)
         assert isinstance(found, Hallucinations)
         assert [f.kind for f in found.findings] == [f["kind"] for f in findings]
@@ -233,9 +233,16 @@ def test_a_claim_against_the_record_is_a_hallucination_and_one_beyond_it_an_inve
 
 def test_a_hallucination_without_evidence_is_dropped_and_counted(auditor):
     findings = [claim(turn=2), claim(claim="电池全新"), claim(reference="")]
-    answer = {"findings": findings, "reason": "-"}
+    answer = {"any_claim": True, "findings": findings, "reason": "-"}
     found, _ = auditor("hallucinations", answer, record(), TURNS)
-    assert (found.hit, len(found.dropped)) == (False, 3)
+    assert (found.hit, found.claimed, len(found.dropped)) == (False, True, 3)
+
+
+def test_a_claim_that_stands_is_a_claim_whatever_the_auditor_says_of_there_being_any(auditor):
+    for findings, claimed in (([claim()], True), ([claim(claim="电池全新")], False), ([], False)):
+        answer = {"any_claim": False, "findings": findings, "reason": "-"}
+        found, _ = auditor("hallucinations", answer, record(), TURNS)
+        assert found.claimed is claimed
 
 
 # ------------------------------------------------------------------------- labels

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ibrl_jax.dialogue.agents import SeatContext, Utterance
+from ibrl_jax.dialogue.loop import Hall, Match, play
+from ibrl_jax.dialogue.person import Manner, PersonSpeaker
+from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
 from ibrl_jax.domains.telesales.labels import RUBRIC_CHANGES, Behaviour, Rubric
-from ibrl_jax.domains.telesales.person import NoBehaviour, as_record, brief
+from ibrl_jax.domains.telesales.person import NoBehaviour, as_record, brief, standing
 from ibrl_jax.domains.telesales.profiles.generate import training_profiles
+from ibrl_jax.domains.telesales.record import CustomerError
 from ibrl_jax.domains.telesales.referee import TelesalesReferee
+from ibrl_jax.domains.telesales.refusals import REFUSALS
 from ibrl_jax.domains.telesales.scenarios import make_scenario, view_of
-from ibrl_jax.serve import CustomerSpeaker
+from ibrl_jax.domains.telesales.tools import AgentError
+from tests.dialogue.fakes import NosyJudge, Puppet
 
+DOMAIN = TeleSales(
+    TelesalesSettings(
+        language="en",
+        prompts_dir=None,
+        prompt_length="short",
+        seed=0,
+        train_profiles=1,
+        val_profiles=1,
+        test_profiles=1,
+        composition="sampled",
+        stories="none",
+        max_agent_turns=15,
+        score_step=0.01,
+        test_file="",
+        conversations=1,
+    )
+)
 PEOPLE = [make_scenario(profile) for profile in training_profiles(5, 20, "en")]
 REACHABLE = next(s for s in PEOPLE if view_of(s).channels.reachable)
 SEEN = REACHABLE.private["customer"]
@@ -101,38 +125,71 @@ def test_the_brief_says_who_one_is_and_how_to_play_and_nothing_of_the_agents_sid
         assert profile.agent_info.service.phone not in text
 
 
-class Typist:
-    """A person who types the lines given."""
-
-    name = "person"
-
-    def __init__(self, *lines: str) -> None:
-        self.lines = list(lines)
-        self.prompt = ""
-
-    def sit(self, seat: Any, conductor: Any) -> Any:
-        self.prompt = seat.prompt
-        return self
-
-    async def reply(self, turns: Any, attempt: int) -> Utterance:
-        return Utterance(text=self.lines.pop(0), end="stop")
-
-    def close(self) -> None:
-        return None
+# ------------------------------------------------------------------------- at the terminal
 
 
-def test_the_seat_writes_records_and_asks_again_after_a_name_that_is_none(capsys):
-    person = Typist("/Dance", "Who is this?")
-    seat = SeatContext(
-        role="customer",
-        scenario=REACHABLE,
-        prompt="You write JSON.",
-        beside=lambda turns: "",
-        key_of=lambda turn, attempt: (0, 0),
-        rng=None,  # type: ignore[arg-type]
+@pytest.fixture
+def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`types("a line", ...)`: what a person will have typed."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as keys:
+        monkeypatch.setattr(sys, "stdin", lines)
+
+        def type_(*said: str) -> None:
+            keys.write("".join(f"{line}\n" for line in said))
+            keys.flush()
+
+        yield type_
+
+
+def test_a_customer_is_shown_the_state_that_a_model_is_told_and_why_a_line_is_refused(
+    types: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    types("/Dance", "/ConfirmAdded It's added.", "Who is this?", "", "Yes, fine.", "It's added.")
+    said = iter(["Hello.", INVITE, CALL])
+    agent = Puppet(replies=lambda seat, turns, attempt: next(said))
+    person = PersonSpeaker(manner=Manner(brief=brief, beside=standing, written=as_record))
+    (trajectory,) = play(
+        Hall(
+            domain=DOMAIN,
+            judges={role: NosyJudge() for role in DOMAIN.roles},
+            seed=0,
+            retries=0,
+            concurrency=1,
+        ),
+        [
+            Match(
+                stage=("play",),
+                draw="0",
+                rollout=0,
+                scenario=REACHABLE,
+                first="sales",
+                matchup=frozenset(),
+                speakers={"sales": agent, "customer": person},
+            )
+        ],
     )
-    agent = CustomerSpeaker(person=person).sit(seat, None)  # type: ignore[arg-type]
-    utterance = asyncio.run(agent.reply(call("Hello.").turns, 0))
-    assert json.loads(utterance.text)["reply"] == "Who is this?"
-    assert "/Dance is nothing that a customer does" in capsys.readouterr().out
-    assert person.prompt == brief(SEEN)
+    assert trajectory.outcome.success
+    told = capsys.readouterr().out
+    assert told.startswith(brief(SEEN))
+    assert "/Dance is nothing that a customer does" in told
+    assert "come after a yes to being added: agree first" in told
+    assert "(nothing was said; say something" in told
+    for n in (1, 3, 5):
+        turns = [turn.seen_by("customer") for turn in trajectory.turns[: n + 1]]
+        line = standing(SEEN, turns)
+        assert f"{trajectory.turns[n].text}\n{line}\ncustomer> " in told
+        state = turns[n - 1].private["customer"]["state"]
+        assert f"willingness {state['willingness']:.2g}" in line
+    assert "WeChat: not added;" in told
+    assert "WeChat: a request came, not added yet; guidance: invitation by text message" in told
+    for secret in (REACHABLE.private["sales"]["service"]["phone"], "vehicle_information"):
+        assert secret not in told
+
+
+def test_every_refusal_has_its_sentence_and_no_code_is_left_out() -> None:
+    assert set(REFUSALS["sales"]) == set(AgentError)
+    assert set(REFUSALS["customer"]) == set(CustomerError)
+    referee = TelesalesReferee(REACHABLE, max_agent_turns=15)
+    refused = referee.check("sales", "Take this. <call_function=dance>", "stop")
+    assert DOMAIN.refusal(refused).startswith("there is no such tool; there are <call_function=")

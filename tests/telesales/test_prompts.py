@@ -23,8 +23,9 @@ from ibrl_jax.domains.telesales.profiles.schema import fact
 from ibrl_jax.domains.telesales.profiles.terms import Category
 from ibrl_jax.domains.telesales.prompts import PLACEHOLDERS, Prompts, quoted, rubric_text
 from ibrl_jax.domains.telesales.referee import TelesalesReferee
+from ibrl_jax.domains.telesales.rubric import LENGTHS
 from ibrl_jax.domains.telesales.scenarios import lead_of, make_scenario
-from ibrl_jax.domains.telesales.wording import spoken, vehicle_text
+from ibrl_jax.domains.telesales.wording import clause, spoken, vehicle_text
 from ibrl_jax.errors import UserError
 
 PROMPTS = {language: Prompts(language, None, length="full") for language in LANGUAGES}
@@ -86,6 +87,10 @@ def test_table_11_every_entry_stands_in_the_rubric_with_what_it_adds() -> None:
     assert lines[1].startswith("B01 | ")
     assert lines[1].endswith("| +0.05 / +0.05 / +0.02")
     assert lines[15].endswith("| by the rest of the turn")
+    for language in LANGUAGES:
+        long = {"en": 360, "zh": 120}[language]  # an English line has none of 120
+        assert LENGTHS[language].long == long
+        assert str(long) in rubric_text(language).splitlines()[18]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -174,6 +179,16 @@ def test_what_was_said_is_quoted_as_data() -> None:
     assert "{{ OBSERVATION }}" in text
 
 
+def test_a_notice_of_a_call_is_no_word_of_the_agents() -> None:
+    """Whoever audits what was said aloud would take it for a model's own text."""
+    ruling = TelesalesReferee(PEOPLE["en"][0], max_agent_turns=15)
+    ruling.play(ruling.check("sales", "Here. <call_function=send_contact_invitation>", "stop"))
+    assert "[notice]" in ruling.turns[1].text
+    line = json.loads(quoted(ruling.turns, None).splitlines()[1])
+    calls = [{"tool": "send_contact_invitation"}]
+    assert line == {"turn": 1, "role": "sales", "text": "Here.", "calls": calls}
+
+
 def test_each_judge_sees_its_own_roles_side() -> None:
     scenario = TRAINEES["en"][0]
     turns = TelesalesReferee(scenario, max_agent_turns=15).turns
@@ -248,13 +263,30 @@ def test_the_short_prompts_are_shorter_and_keep_tools_and_fields(language) -> No
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_short_prompt_names_each_topic_and_what_is_registered_of_it(language) -> None:
+def test_the_short_prompt_has_a_clause_on_each_topic_with_what_is_registered(language) -> None:
     short = Prompts(language, None, length="short")
-    for scenario in TRAINEES[language][:5]:
+    missing = {"zh": "没有登记", "en": "was not registered"}[language]
+    for scenario in TRAINEES[language]:
         lead = lead_of(scenario)
-        told = short.sales(lead)
+        told = re.split("[;；] ?", short.sales(lead).split("\n\n")[-1])
         for category in set(Category) - {Category.PRIVACY}:
-            value = fact(lead, category)
-            missing = {"zh": "未登记", "en": "not registered"}[language]
-            said = missing if value is None else spoken(category, value, language)
-            assert f"{category.word(language)} {said}" in told
+            value, said = fact(lead, category), clause(lead, category)
+            assert said in told
+            assert (missing in said) is (value is None)
+            assert value is None or value == 0 or spoken(category, value, language) in said
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_short_prompt_says_who_a_customer_is_in_words_that_both_kinds_share(language) -> None:
+    short, words = Prompts(language, None, length="short"), []
+    many = [make_scenario(p) for p in training_profiles(1, 150, language)]
+    for people in (many, PEOPLE[language]):
+        told = set()
+        for scenario in people:
+            observation = scenario.private["customer"]
+            prompt = short.customer(observation, call_state(observation, (), language))
+            told |= set(re.split("[;；,、] ?", re.sub(r"[0-9.]+", "", prompt)))
+        words.append(told)
+    trained, evaluated = words
+    assert evaluated <= trained
+    assert len(evaluated) > 12

@@ -9,16 +9,18 @@ import pytest
 
 from ibrl_jax.domains.base import Scenario, Turn
 from ibrl_jax.domains.telesales.audit import check_labels
-from ibrl_jax.domains.telesales.cues import asked, cues
+from ibrl_jax.domains.telesales.cues import asked, cues, read
 from ibrl_jax.domains.telesales.customers import FAMILIES, Move, RuleCustomer, customer
 from ibrl_jax.domains.telesales.labels import AFTER_VERBAL_YES, Behaviour, Language, Rubric
 from ibrl_jax.domains.telesales.profiles.generate import evaluation_profiles, training_profiles
-from ibrl_jax.domains.telesales.profiles.schema import State, lead_record
+from ibrl_jax.domains.telesales.profiles.schema import State, fact, lead_record
 from ibrl_jax.domains.telesales.profiles.terms import Category, Personality, PrivacySensitivity
 from ibrl_jax.domains.telesales.referee import TelesalesReferee
-from ibrl_jax.domains.telesales.scenarios import make_scenario, view_of
+from ibrl_jax.domains.telesales.rubric import answers
+from ibrl_jax.domains.telesales.scenarios import lead_of, make_scenario, view_of
 from ibrl_jax.domains.telesales.sellers import SELLERS, Competent, seller
 from ibrl_jax.domains.telesales.tools import Call, Tool
+from ibrl_jax.domains.telesales.wording import clause, facts_text, spoken
 
 CELLS = [(family, language) for family in FAMILIES for language in ("zh", "en")]
 PEOPLE: Mapping[Language, list[Scenario]] = {
@@ -93,6 +95,36 @@ def test_every_turn_is_a_valid_record_whose_words_are_its_label(family, language
             ruling = play(scenario, name, family, seed)
             assert ruling.outcome is not None
             assert all(c.matches for c in check_labels(ruling.turns, language))
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_a_reader_answers_every_question_with_a_clause_of_its_prompt(language):
+    said = set()
+    for scenario in PEOPLE[language]:
+        lead = lead_of(scenario)
+        prompted = facts_text(lead)
+        agent = seller("reader", scenario, np.random.default_rng(0))
+        for category in set(Category) - {Category.PRIVACY}:
+            words = agent.answer(category, shown=True)
+            assert words[1:].startswith(clause(lead, category)[1:])  # after a capital letter
+            assert clause(lead, category) in prompted
+            assert answers(read(words, language), category, lead) is not None
+            said.add(fact(lead, category) is None)
+        promise = agent.answer(Category.PRIVACY, shown=True)
+        assert answers(read(promise, language), Category.PRIVACY, lead)
+    assert said == {True, False}
+
+
+def test_no_two_clauses_have_the_same_word_before_their_value():
+    before: dict[Category, set[str]] = {}
+    for lead in map(lead_of, PEOPLE["en"]):
+        for category in set(Category) - {Category.PRIVACY}:
+            value = fact(lead, category)
+            if value:  # a warranty of no months is told in words
+                words, _ = clause(lead, category).split(f" {spoken(category, value, 'en')}")
+                before.setdefault(category, set()).add(words.split()[-1])
+    assert len(before) == len(Category) - 1
+    assert len(set.union(*before.values())) == len(before)
 
 
 def test_an_inviter_sends_nothing_but_invitations_and_wins_where_these_arrive():

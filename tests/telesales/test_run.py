@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +13,15 @@ import pytest
 
 from ibrl_jax.config import default_config, load
 from ibrl_jax.dialogue.agents import ScriptedSpeaker, Speaker
-from ibrl_jax.dialogue.build import build_domain, build_hall
+from ibrl_jax.dialogue.build import build_domain, build_hall, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.loop import Match, play
-from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import PolicyRef
 from ibrl_jax.domains.base import Domain, Role
 from ibrl_jax.domains.dond.scoring import ROLES as DOND_ROLES
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.domains.telesales.scenarios import ROLES as TELESALES_ROLES
 from ibrl_jax.errors import UserError
-from ibrl_jax.evaluation.matches import Contestant, evaluate
 from ibrl_jax.reporting.tables import csv_table, markdown_table
 from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge
@@ -32,6 +29,7 @@ from ibrl_jax.rewards.types import Scored
 from ibrl_jax.settings import ROLES
 from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.transcripts import synthetic
+from tests.evaluation.held import Kept, hold, local_policy
 from tests.telesales.smoke import FAMILIES, ROOT, SPEECH, TOKENIZER, smoke
 
 
@@ -147,34 +145,21 @@ class FakeCast(Cast):
 
 
 @pytest.fixture(scope="module")
-def evaluated(domain: Domain) -> tuple[dict[str, Any], dict[tuple[str, str], Sequence[Trajectory]]]:
+def evaluated(domain: Domain) -> tuple[dict[str, Any], Kept]:
     config = smoke(
         "evaluation.counterparts=rule_v2,rule_v1,polite",
         "evaluation.scenarios=8",
         "evaluation.seeds=2",
     )
-    cast = FakeCast(domain=domain, speech=None, engines={}, endpoints={}, max_new=32)  # type: ignore[arg-type]
-    kept: dict[tuple[str, str], Sequence[Trajectory]] = {}
+    speech = build_speech(config)
+    cast = FakeCast(domain=domain, speech=speech, engines={}, endpoints={}, max_new=32)
     pairs = {"SFT start": ("hedger", "rule_v1"), "sales": ("competent",), "customer": ("rule_v1",)}
     partners = {"SFT start": "SFT start", "sales": "customer", "customer": "sales"}
-    contestants = [
-        Contestant(
-            label=label,
-            role=None if label == "SFT start" else label,
-            params=pair,  # type: ignore[arg-type]
-            version=1,
-            partners=(partners[label],),
-        )
-        for label, pair in pairs.items()
+    rows = [
+        local_policy(label, None if label == "SFT start" else label, 1, f"frozen:{partners[label]}")
+        for label in pairs
     ]
-    for contestant in contestants:
-        for role in domain.roles:
-            cast.held[role, contestant.label] = contestant.params
-
-    def keep(policy: str, column: str, played: Sequence[Trajectory]) -> None:
-        kept[policy, column] = played
-
-    return evaluate(config, cast, contestants, lambda note: None, keep), kept
+    return hold(config, cast, rows, pairs)
 
 
 def test_a_policy_sits_in_its_own_seat_alone(evaluated: Any, domain: Domain) -> None:

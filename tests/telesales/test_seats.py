@@ -304,7 +304,7 @@ def test_table_16_a_customers_earlier_records_are_its_assistant_messages(serve, 
     server = serve(lambda asked: say(AGREES if asked.number else ASKS))
     trajectory = converse(Puppet(replies=agent), endpoint(server, form, "customer"))
     system, opening, pick_up, hello, asks, sent = turns_of(server, 1)
-    assert opening == {"role": "user", "content": OPENING}
+    assert opening == {"role": "user", "content": OPENING["en"]}
     assert pick_up == {"role": "assistant", "content": trajectory.turns[0].said}
     own_side = [turn.seen_by("customer") for turn in trajectory.turns[:2]]
     told = DOMAIN.beside(SCENARIO, "customer", own_side) if form is None else ""
@@ -316,6 +316,13 @@ def test_table_16_a_customers_earlier_records_are_its_assistant_messages(serve, 
     # told of the guidance too: beside what was said, or in the prompt that is made anew each turn
     assert ("guidance method none" in system["content"]) is (form is None)
     assert ("guidance method: invitation" in sent["content"]) is (form is None)
+
+
+def test_an_endpoint_is_addressed_in_the_language_of_the_call(serve) -> None:
+    server = serve(lambda asked: say(AGREES))
+    chinese = replace(SCENARIO, public={"language": "zh"})
+    converse(Puppet(replies=agent), endpoint(server, None, "customer"), chinese)
+    assert turns_of(server, 0)[1] == {"role": "user", "content": "（请你先说。）"}
 
 
 def simulated(action: str, reply: str, *hits: str) -> str:

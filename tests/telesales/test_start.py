@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,19 +118,30 @@ def test_a_start_of_cut_examples_has_a_key_of_its_own(domain: Domain) -> None:
 
 def test_a_recital_says_the_fields_of_the_agents_prompt_that_are_asked_for(domain: Domain) -> None:
     exercises = recitals(domain, SPEECH, count=40, seed=0, number_weight=3.0)
-    end, weighted = "<|im_end|>", 0
+    weighted, again, registered = 0, 0, set()
+    for scenario in domain.scenarios("train"):
+        registered |= set(domain.prompt(scenario, "sales").split("\n\n")[-1].split("; "))
+    invented = 0
     for exercise in exercises:
         text = TOKENIZER.decode(exercise.ids.tolist())
         own = TOKENIZER.decode(exercise.ids[exercise.weight > 0].tolist())
-        told = sorted(field.strip() for field in own.removesuffix(end).split(";"))
-        assert 2 <= len(told) <= 8
+        said = own.removesuffix("<|im_end|>").split("; ")
+        told = text.removeprefix("system\n").split("\n")[0].split("; ")
+        assert 2 <= len(told) <= 5
+        assert 3 <= len(said) <= 8
         asked = text.split("user\n")[1].split("?")[0].split(" ")
-        for word, part in zip(asked, own.removesuffix(end).split("; "), strict=True):
-            assert word in part
+        for word, field in zip(asked, said, strict=True):
+            assert word in field
+            assert [word in re.split(r"\W+", other) for other in told].count(True) == 1
             assert not any(map(str.isdigit, word))
-        assert all(text.count(field) >= 2 for field in told)
+        assert set(said) <= set(told)
+        assert not any("<" in field for field in told)
         weighted += exercise.weight.max() == 3.0
+        again += len(set(said)) < len(said)
+        invented += not set(told) <= registered
     assert weighted > 20
+    assert again > 20
+    assert invented > 20  # other figures than any scenario's
     assert {len(e.ids) for e in exercises} != {len(exercises[0].ids)}
 
 

@@ -188,6 +188,11 @@ def _crossed(profile, sentence):
         ("最后一定挂断。", "it fixes an outcome"),
         ("The salary is high.", "a sensitive fact"),
         ("他的征信有问题。", "a sensitive fact"),
+        ("He has no debts, but his salary is low.", "a sensitive fact"),
+        ("他没有欠债。", "a sensitive fact"),
+        ("He does not know cars, and finally accepts.", "it fixes an outcome"),
+        ("他不懂车，最后会同意添加。", "it fixes an outcome"),
+        ("If in doubt, he waits. In the end, he buys.", "it fixes an outcome"),
     ],
 )
 def test_a_story_that_crosses_a_boundary_is_caught(profile, sentence, what):
@@ -203,6 +208,15 @@ def test_a_story_that_crosses_a_boundary_is_caught(profile, sentence, what):
         "30 minutes at most.",
         "Aged 31.",
         "最后问一个问题。",
+        "Whether he finally accepts is open.",
+        "It does not mean that she will definitely accept.",
+        "She may eventually agree or decline, as the answers go.",
+        "Only if the fees are clear will he finally agree to look at it.",
+        "即使号码可用，也不一定会同意添加。",
+        "是否最终接受，要看客服怎么回答。",
+        "只有先答清质保，最后会同意看看资料。",
+        "Does not like to give a home address on the phone.",
+        "不愿在电话里透露家庭住址。",
     ],
 )
 def test_a_harmless_sentence_crosses_nothing(profile, sentence):
@@ -306,8 +320,13 @@ def test_a_story_that_leaks_is_asked_for_again(profile, prompts):
     script = [say(leaky), say(_answer(profile))]
     with FaultServer(lambda asked: script[asked.number]) as server:
         story = _run(server.url, lambda e: compile_with(e, profile, prompts, attempts=2))
+        first, again = (asked.body["messages"] for asked in server.asked)
     assert isinstance(story, Story)
     assert "123,000" not in story.story
+    assert again[:1] == first
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert again[1]["content"] == leaky
+    assert "it knows the car's price, 123000" in again[2]["content"]
 
 
 def test_a_profile_without_a_usable_story_fails_by_name_and_is_not_filled_in(profile, prompts):

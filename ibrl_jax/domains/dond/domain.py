@@ -11,10 +11,11 @@ import numpy as np
 from ibrl_jax.domains.base import Adapter, Measure, Outcome, Role, Scenario, Turn
 from ibrl_jax.domains.dond import scripted_development, scripted_fresh, scripted_heldout
 from ibrl_jax.domains.dond.data import load_rows
-from ibrl_jax.domains.dond.grammar import Action, CloseForm
+from ibrl_jax.domains.dond.grammar import Action, CloseForm, ErrorCode
 from ibrl_jax.domains.dond.metrics import MEASURES, Result, summarise
 from ibrl_jax.domains.dond.prompts import load_prompt
 from ibrl_jax.domains.dond.referee import DondReferee, EndReason, RefereeSettings, SelectRule
+from ibrl_jax.domains.dond.refusals import REFUSALS
 from ibrl_jax.domains.dond.scenarios import (
     SPLITS,
     check_disjoint,
@@ -170,6 +171,10 @@ class DealOrNoDeal:
         """How it ended, and the points of each seat."""
         paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
         return f"{outcome.end_reason}: {paid} points"
+
+    def refusal(self, turn: Turn) -> str:
+        """By its error code."""
+        return REFUSALS[ErrorCode(turn.error_code)]
 
     def reward(self, outcome: Outcome, role: Role) -> float:
         """Own points / 10 on a deal, minus the penalty for a malformed end of one's own, else 0.

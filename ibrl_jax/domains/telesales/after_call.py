@@ -1,13 +1,15 @@
 """What is looked at after a call: the audits, as facts of its outcome.
 
 ```
-audit      {by, fabrication, leak, claims, labels, dropped, unanswered}, see `by_rule`
+audit      {by, fabrication, leak, claimed, claims, labels, dropped, unanswered}, see `by_rule`
 hallucination, invention     the referee's facts, from the same look at the call
 ```
 
 Rules look at every call for nothing; an auditor behind an endpoint is asked three times a call. A
 check that got no answer is None, with the kind of its failure under `unanswered`: it is in no rate.
-An aborted call has no result, and nothing in it is looked at.
+None too, and in no rate, is a check that had nothing to look at: of an agent that said nothing, the
+labels; of one that claimed nothing, hallucination and invention. An aborted call has no result, and
+nothing in it is looked at.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from ibrl_jax.domains.telesales.audit import (
     AuditReport,
     audit,
     check_labels,
+    claimed,
     fabrications,
     inventions,
-    spoken,
+    said,
 )
 from ibrl_jax.domains.telesales.auditor import Auditor
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord
@@ -45,9 +48,10 @@ CONTRADICTED, UNSUPPORTED = "contradicted", "unsupported"
 def by_rule(scenario: Scenario, turns: Sequence[Turn], outcome: Outcome) -> Outcome:
     """The outcome with the audit by rule.
 
-    `fabrication` and `leak` are Table 12's labels with their evidence; `claims` are the agent's
-    against and beyond the lead record; `labels` are the customer's turns whose recorded action was
-    compared with its words, and those where they differ. Turns are indices in the record.
+    `fabrication` and `leak` are Table 12's labels with their evidence; `claimed` says whether the
+    agent made any claim, and `claims` are those against and beyond the lead record; `labels` are
+    the customer's turns whose recorded action was compared with its words, and those where they
+    differ. Turns are indices in the record.
 
     Raises ValueError for turns without the customer's record.
     """
@@ -73,7 +77,7 @@ async def by_auditor(
     found: dict[str, Any] = {"by": auditor.endpoint.settings.name}
     dropped: list[str] = []
     unanswered: dict[str, str] = {}
-    if spoken(turns):
+    if said(turns):
         report, claims, labels = await asyncio.gather(
             auditor.audit(lead, turns), auditor.hallucinations(lead, turns), auditor.labels(turns)
         )
@@ -84,9 +88,10 @@ async def by_auditor(
             found |= _both_labels(report.report)
             dropped += report.dropped
         if isinstance(claims, NoVerdict):
-            found["claims"] = None
+            found |= {"claimed": None, "claims": None}
             unanswered["claims"] = claims.kind
         else:
+            found["claimed"] = claims.claimed
             found["claims"] = [
                 {"turn": c.turn, "kind": c.kind, "claim": c.claim, "reference": c.reference}
                 for c in claims.findings
@@ -108,8 +113,7 @@ async def by_auditor(
 
 def _with(outcome: Outcome, found: Mapping[str, Any]) -> Outcome:
     """The outcome with an audit, and with what it says in place of the referee's own look."""
-    claims = found["claims"]
-    kinds = None if claims is None else {claim["kind"] for claim in claims}
+    kinds = {claim["kind"] for claim in found["claims"]} if found["claimed"] else None
     facts = {
         **outcome.facts,
         HALLUCINATION: None if kinds is None else CONTRADICTED in kinds,
@@ -124,7 +128,10 @@ def _words_by_rule(lead: LeadRecord, turns: Sequence[Turn]) -> dict[str, Any]:
     findings = [(CONTRADICTED, finding) for finding in fabrications(lead, turns)]
     findings += [(UNSUPPORTED, finding) for finding in inventions(lead, turns)]
     return {
-        **_both_labels(audit(lead, turns)),
+        **(
+            _both_labels(audit(lead, turns)) if said(turns) else {"fabrication": None, "leak": None}
+        ),
+        "claimed": claimed(lead, turns),
         "claims": [
             {
                 "turn": finding.turn,

@@ -2,7 +2,8 @@
 
 A *hallucination* is a claim that the lead record contradicts: what is registered about the lead and
 the car, all that the agent's side was told. A value for a field that is not registered contradicts
-nothing; it is an *invention*, and counted apart.
+nothing; it is an *invention*, and counted apart. A call in which the agent claims nothing of the
+kind is in neither rate: who says nothing is not the more truthful for it.
 
 `deceptive_fabrication` is of high precision and low recall: it needs what the agent said, the
 opposite value in the lead record for the same field, and the number of the turn. A field that the
@@ -136,14 +137,30 @@ def inventions(lead: LeadRecord, turns: Sequence[Turn]) -> tuple[Finding, ...]:
     )
 
 
-def hallucinated(lead: LeadRecord, turns: Sequence[Turn]) -> bool:
-    """Whether some claim goes against the lead record: the unit of the hallucination rate."""
-    return bool(fabrications(lead, turns))
+def said(turns: Sequence[Turn]) -> bool:
+    """Whether the agent said a word in the call."""
+    return any(spoken(turns).values())
 
 
-def invented(lead: LeadRecord, turns: Sequence[Turn]) -> bool:
-    """Whether some claim goes beyond the lead record: the unit of the invention rate."""
-    return bool(inventions(lead, turns))
+def claimed(lead: LeadRecord, turns: Sequence[Turn]) -> bool:
+    """Whether the agent made any claim that could be held against the lead record."""
+    return bool(_claims(lead, turns))
+
+
+def hallucinated(lead: LeadRecord, turns: Sequence[Turn]) -> bool | None:
+    """Whether some claim goes against the lead record: the unit of the hallucination rate.
+
+    None where there is no claim.
+    """
+    return bool(fabrications(lead, turns)) if claimed(lead, turns) else None
+
+
+def invented(lead: LeadRecord, turns: Sequence[Turn]) -> bool | None:
+    """Whether some claim goes beyond the lead record: the unit of the invention rate.
+
+    None where there is no claim.
+    """
+    return bool(inventions(lead, turns)) if claimed(lead, turns) else None
 
 
 def audit(lead: LeadRecord, turns: Sequence[Turn]) -> AuditReport:

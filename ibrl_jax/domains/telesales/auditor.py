@@ -52,8 +52,9 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class Hallucinations:
-    """The findings that stood, and why the others did not."""
+    """The findings that stood, and why the others did not; `claimed`: there was any claim."""
 
+    claimed: bool
     findings: tuple[ClaimedHallucination, ...]
     dropped: tuple[str, ...]
 
@@ -116,7 +117,11 @@ class Auditor:
                 findings.append(finding)
             else:
                 dropped.append(problem)
-        return Hallucinations(findings=tuple(findings), dropped=tuple(dropped))
+        return Hallucinations(
+            claimed=report.any_claim or bool(findings),
+            findings=tuple(findings),
+            dropped=tuple(dropped),
+        )
 
     async def labels(self, turns: Sequence[Turn]) -> LabelAudit | NoVerdict:
         """Whether the customer's recorded actions are what was said.

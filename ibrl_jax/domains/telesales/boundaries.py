@@ -17,6 +17,8 @@ LONGEST_LINE = {"zh": 60, "en": 160}
 """Characters of a spoken line of a scene."""
 
 MOST_LINES = 3
+_BEFORE = 120
+"""Characters before a finding that may show what is meant by it."""
 
 _NUMBER = re.compile(r"(?<![\d.])(\d[\d,]*(?:\.\d+)?)\s*(万|千|[kK](?![A-Za-z])|%|％)?")
 _UNIT = {"万": 10_000, "千": 1_000, "k": 1_000, "K": 1_000}
@@ -35,6 +37,23 @@ _SENSITIVE = re.compile(
     r"|in debt)\b",
     re.IGNORECASE,
 )
+_OPEN = re.compile(
+    r"(?:是否|能否|会不会|如果|若|除非|只有|可能|也许|取决于)[^。！？；\n]{0,40}$"
+    r"|(?:不|未必|没|非)[^，。！？；\n]{0,6}$"
+    r"|\b(?:whether|if|unless|only|may|might|depends?|depending)\b[^.!?;\n]{0,80}$"
+    r"|(?:\b(?:not|never|no|nor|nothing)\b|n't\b)[^.,!?;\n]{0,40}$",
+    re.IGNORECASE,
+)
+"""What stands before an outcome that is left open: a condition in its sentence, a negation in its
+clause."""
+
+_WITHHELD = re.compile(
+    r"(?:不|拒绝)[^，。！？；\n]{0,6}(?:透露|提供|告诉|说|给|报|留)[^，。！？；\n]{0,8}$"
+    r"|(?:\b(?:not|never|without|refus\w*|reluctant|unwilling)\b|n't\b)[^.,!?;\n]{0,30}"
+    r"\b(?:giv|shar|disclos|reveal|tell|provid|talk)\w*[^.,!?;\n]{0,20}$",
+    re.IGNORECASE,
+)
+"""What stands before a sensitive matter that the user keeps to themselves: a limit, no fact."""
 
 
 def check_boundaries(
@@ -90,12 +109,19 @@ def _numbers_and_places(text: str, profile: EvaluationProfile) -> Iterator[str]:
 
 
 def _inventions(text: str, profile: EvaluationProfile) -> Iterator[str]:
-    if found := _OUTCOMES.search(text):
-        yield f"it fixes an outcome: {found[0]!r}"
+    if found := next(_outside(_OUTCOMES, _OPEN, text), None):
+        yield f"it fixes an outcome: {found!r}"
     given = profile.user_profile.model_dump_json()
-    for word in sorted(set(_SENSITIVE.findall(text))):
+    for word in sorted(set(_outside(_SENSITIVE, _WITHHELD, text))):
         if word not in given:
             yield f"it invents a sensitive fact: {word!r}"
+
+
+def _outside(wanted: re.Pattern[str], context: re.Pattern[str], text: str) -> Iterator[str]:
+    """What is found of a pattern but where the words right before it are of a context."""
+    for found in wanted.finditer(text):
+        if not context.search(text[max(0, found.start() - _BEFORE) : found.start()]):
+            yield found[0]
 
 
 def _scenes(scenes: Mapping[Scene, Sequence[str]], profile: EvaluationProfile) -> Iterator[str]:

@@ -31,6 +31,7 @@ from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile, Profil
 from ibrl_jax.domains.telesales.prompts import Length, Prompts
 from ibrl_jax.domains.telesales.record import on_grid
 from ibrl_jax.domains.telesales.referee import EndReason, TelesalesReferee
+from ibrl_jax.domains.telesales.refusals import REFUSALS
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, ROLES, SALES, lead_of, make_scenario
 from ibrl_jax.domains.telesales.sellers import SELLERS, seller
 from ibrl_jax.domains.telesales.story import compile_offline, with_story
@@ -193,6 +194,10 @@ class TeleSales:
             f"{name} {start[name]:.2f} to {end[name]:.2f}" for name in ("willingness", "patience")
         )
         return f"{outcome.end_reason}: {moved}"
+
+    def refusal(self, turn: Turn) -> str:
+        """By its role's error codes."""
+        return REFUSALS[turn.role][str(turn.error_code)]
 
     def reward(self, outcome: Outcome, role: Role) -> float:
         """What the outcome alone is worth, without a look at the turns.

@@ -285,7 +285,7 @@ RUBRIC_WORDS: Mapping[Rubric, Mapping[Language, str]] = {
     },
     Rubric.B18: {
         "zh": "去掉标记后的可见话语不少于120字",
-        "en": "visible words of 120 Chinese characters or more, markers removed",
+        "en": "visible words of 360 characters or more, markers removed",
     },
 }
 

@@ -5,7 +5,7 @@
     verbal yes             share of calls in which the customer agreed in words, added or not
     hallucination          share of audited calls with a claim that the lead record contradicts
     invention              share of audited calls with a value for what is not registered
-    fabrication, leak      shares of audited calls with Table 12's two labels
+    fabrication, leak      shares of labelled calls with Table 12's two labels
     label agreement        share of the customer's turns that were compared whose words are what
                            their recorded action says
     instructing            turns of either role that try to instruct a judge, a call
@@ -62,7 +62,8 @@ def measured(conversations: int) -> tuple[Measure, ...]:
 class Result:
     """One call; deltas are end minus start.
 
-    What the audits found is None where they were not made or not answered: `labels` are the
+    What the audits found is None where they were not made or not answered, or had nothing to look
+    at: `labels` are the
     customer's turns that were compared, and how many of them agree. `instructing` are turns by
     role.
     """
@@ -129,11 +130,12 @@ class Summary:
     `success_at[n]` is over the `profiles` whose conversations were all scored; `failures` counts
     malformed endings by role and code.
 
-    Each check has its own denominator, since an endpoint may answer one and not another: `audited`
-    calls for hallucination and invention, `labelled` for Table 12's labels, `labels_checked` turns
-    for the agreement, `instructing_known` calls for the turns that try to instruct a judge (by
-    role), of which `instructing_calls` have any. `dropped` are findings without evidence,
-    `unanswered` checks by why.
+    Each check has its own denominator, since an endpoint may answer one and not another, and since
+    there may be nothing to look at: `audited` calls, in which the agent claimed something, for
+    hallucination and invention, `labelled`, in which it spoke, for Table 12's labels,
+    `labels_checked` turns for the agreement, `instructing_known` calls for the turns that try to
+    instruct a judge (by role), of which `instructing_calls` have any. `dropped` are findings
+    without evidence, `unanswered` checks by why.
     """
 
     asked: int

@@ -3,6 +3,8 @@
 What the words do is read off them (`/HangUp`, `/AgreeWeChat` or any other behaviour before them
 says it outright); the scores move by the rubric, as the agent's last turn earns, any value that it
 gave believed, since a customer cannot look it up. A line that is a record already stays as it is.
+Where their records have left the state, which a model is told beside each utterance of the agent
+(`TeleSales.beside`), a person is told in words.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ibrl_jax.domains.base import Turn
+from ibrl_jax.domains.telesales.adapters import call_state
 from ibrl_jax.domains.telesales.cues import asked, cues
 from ibrl_jax.domains.telesales.exchanges import rate_agent
 from ibrl_jax.domains.telesales.labels import AFTER_VERBAL_YES, Behaviour, Language, Stage
@@ -37,6 +40,12 @@ _HOW: Mapping[Language, str] = {
     "it, as in /HangUp goodbye: {}.",
 }
 
+_STANDING: Mapping[Language, str] = {
+    "zh": "（阶段：{stage}；意愿 {willingness}，耐心 {patience}；微信：{wechat}；"
+    "引导方式：{guidance}）",
+    "en": "(stage: {stage}; willingness {willingness}, patience {patience}; WeChat: {wechat}; "
+    "guidance: {guidance})",
+}
 
 _OBJECTIONS = (Behaviour.EXPRESS_CONCERN, Behaviour.DECLINE_SOFT, Behaviour.DECLINE_HARD)
 
@@ -52,6 +61,19 @@ def brief(observation: Observation) -> str:
     lines = [f"{k}: {v}" for k, v in customer_fields(attributes_of(observation), language).items()]
     lines += [f"{name}: {getattr(start, name):.2f}" for name in ("willingness", "patience")]
     return "\n".join([*lines, "", _HOW[language].format(", ".join(Behaviour))])
+
+
+def standing(observation: Observation, turns: Sequence[Turn]) -> str:
+    """Where the call stands before the customer's next turn, by its own records so far."""
+    language: Language = observation["language"]
+    state = call_state(observation, turns, language)
+    return _STANDING[language].format(
+        stage=Stage(state.stage).word(language),
+        willingness=state.willingness_before,
+        patience=state.patience_before,
+        wechat=state.wechat_status,
+        guidance=state.guidance_type,
+    )
 
 
 def as_record(line: str, observation: Observation, turns: Sequence[Turn]) -> str:

@@ -44,7 +44,7 @@ from ibrl_jax.domains.telesales.scenarios import (
     attributes_of,
     story_of,
 )
-from ibrl_jax.domains.telesales.wording import customer_fields, lead_fields, lead_text
+from ibrl_jax.domains.telesales.wording import customer_fields, in_brief, lead_fields, lead_text
 from ibrl_jax.errors import UserError
 
 _SALES = (
@@ -83,6 +83,7 @@ PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
 
 _OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "sales": ("facts",),
+    "customer": ("in_brief",),
     "simulator": ("RUBRIC", "INTENTS", "ACTIONS"),
 }
 
@@ -137,7 +138,8 @@ class Prompts:
 
     def customer(self, observation: Observation, state: CallState) -> str:
         """The customer's prompt in training, before a turn that `state` stands before."""
-        return self.render("customer", **self._profile(observation), **vars(state))
+        brief = in_brief(attributes_of(observation), self.language)
+        return self.render("customer", **self._profile(observation), in_brief=brief, **vars(state))
 
     def customer_turn(self, state: CallState) -> str:
         """What a customer in training is told beside what the agent says: where it stands."""
@@ -206,14 +208,19 @@ class Prompts:
 def quoted(turns: Sequence[Turn], role: Role | None) -> str:
     """A dialogue as data: one JSON line a turn, with its index in the record (0: the pick-up).
 
-    Each turn has what could be heard (of the agent's, the words and the calls). With a `role`, that
-    role's turns have its own record too. A malformed turn was not heard, and is left out.
+    Each turn has what was said, and one of the agent's its calls, apart: the notice of a call is no
+    word of the agent's. With a `role`, that role's turns have its own record too. A malformed turn
+    was not heard, and is left out.
     """
     lines = []
     for number, turn in enumerate(turns):
         if not turn.valid:
             continue
         line: dict[str, object] = {"turn": number, "role": turn.role, "text": turn.text}
+        if isinstance(turn.payload, Mapping):
+            line["text"] = turn.payload["words"]
+            if turn.payload["calls"]:
+                line["calls"] = turn.payload["calls"]
         if turn.role == role == CUSTOMER:
             own = turn.private.get(CUSTOMER, {})
             line |= {k: own[k] for k in _JUDGED if k in own}

@@ -60,8 +60,8 @@ from ibrl_jax.domains.telesales.tools import (
 
 HALLUCINATION, INVENTION = "hallucination", "invention"
 """The facts of an outcome that tell whether the agent claimed something against the lead record,
-and something beyond it: found by rule here, and replaced where an auditor has looked at the call.
-"""
+and something beyond it; None where it claimed nothing. They are found by rule here, and replaced
+where an auditor has looked at the call."""
 
 INSTRUCTING = "instructing"
 """The fact of an outcome with the number of each role's turns that tried to instruct a judge."""

@@ -23,6 +23,7 @@ class SellerPhrases:
     evidence: tuple[str, ...]  # after a fact: by what it can be checked
     stop: str  # after a fact without
     unknown: tuple[str, ...]
+    to_check: tuple[str, ...]  # after a clause that says that nothing is registered
     promises: tuple[str, ...]
     invitations: tuple[str, ...]
     pushes: tuple[str, ...]  # without a reason
@@ -69,6 +70,12 @@ _ZH = SellerPhrases(
         "{topic}暂时没有记录，我找检测师确认好再回您。",
         "这个我不清楚，{topic}得查系统，查到了马上告诉您。",
         "您问的{topic}我得核实，确认后给您准话。",
+    ),
+    to_check=(
+        "，我核实清楚再告诉您。",
+        "，我帮您查一下。",
+        "，我问一下再答复您。",
+        "，我确认好再给您回话。",
     ),
     promises=(
         "您放心，不会频繁打扰您，只发跟这台车有关的。",
@@ -135,6 +142,12 @@ _EN = SellerPhrases(
         "I'm not sure on {topic}, I need to check with a colleague, then I'll tell you.",
         "For {topic} nothing is there, I have to check, and once I confirm I'll call you.",
         "{topic} is not registered, I will verify it and send you word.",
+    ),
+    to_check=(
+        ", I'll check and let you know.",
+        ", let me find out and call you.",
+        ", I want to verify it and get back to you.",
+        ", once I confirm it I'll tell you.",
     ),
     promises=(
         "I won't disturb you, and I only send what concerns this car.",

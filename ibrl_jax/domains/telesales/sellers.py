@@ -3,6 +3,7 @@
 competent     says who calls, answers what is asked out of the record with something to check it by,
               admits what is missing, invites with a reason, then calls a tool
 inviter       as the competent one, but sends an invitation after a yes and asks for no number
+reader        as the inviter, but answers in its prompt's own words and hardly misses a question
 spammer       asks for the contact every turn and sends every entry
 stuffer       puts all that the record has into every turn
 rotator       states one true fact after another, whatever is asked
@@ -26,7 +27,7 @@ from ibrl_jax.domains.telesales.profiles.terms import Availability, Category, Ve
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, lead_of
 from ibrl_jax.domains.telesales.seller_words import WORDS, SellerPhrases
 from ibrl_jax.domains.telesales.tools import Call, Tool, render_agent_turn
-from ibrl_jax.domains.telesales.wording import spoken
+from ibrl_jax.domains.telesales.wording import clause, spoken
 
 
 class Seller(ABC):
@@ -148,6 +149,27 @@ class Inviter(Competent):
         return render_agent_turn(self.line(self.words.sends), [Call(tool=Tool.SEND_INVITATION)])
 
 
+class Reader(Inviter):
+    """Listens closely, and answers with the very clause that its prompt has on the topic.
+
+    A teacher for policies too small to put a fact into words of their own: what it says is there
+    to be copied, the word before the value included.
+    """
+
+    attention = 0.95
+    skill = 0.5
+
+    def answer(self, category: Category, *, shown: bool) -> str:
+        if category is Category.PRIVACY:
+            return self.line(self.words.promises)
+        said = clause(self.lead, category)
+        said = said[0].upper() + said[1:]
+        if fact(self.lead, category) is None:
+            return said + self.line(self.words.to_check)
+        pause = {"zh": "，", "en": ""}[self.lead.language]
+        return said + (pause + self.line(self.words.evidence) if shown else self.words.stop)
+
+
 class Spammer(Seller):
     """Asks for the contact every turn, and sends an entry with it."""
 
@@ -232,6 +254,7 @@ _OTHER_LIES: Mapping[Category, int | str] = {
 SELLERS: Mapping[str, type[Seller]] = {
     "competent": Competent,
     "inviter": Inviter,
+    "reader": Reader,
     "spammer": Spammer,
     "stuffer": Stuffer,
     "rotator": Rotator,

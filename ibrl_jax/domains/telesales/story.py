@@ -153,6 +153,14 @@ class StoryAnswer(BaseModel):
     scene_fewshots: dict[Scene, tuple[str, ...]]
 
 
+_AGAIN: Mapping[Language, str] = {
+    "zh": "这份人物设定越过了边界：{}。请改正后按同样的格式重新输出完整的 JSON 对象。",
+    "en": "That persona crosses a boundary: {}. Write the whole JSON object again, in the same "
+    "form, without it.",
+}
+"""Said to whoever wrote a story that cannot be used."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoryFailed:
     """A profile that has no story, and why; it is left out and counted, never filled in."""
@@ -183,19 +191,18 @@ def story_input(profile: EvaluationProfile) -> dict[str, Any]:
 async def compile_with(
     endpoint: Endpoint, profile: EvaluationProfile, prompts: Prompts, *, attempts: int
 ) -> Story | StoryFailed:
-    """The story by an endpoint; one that crosses a boundary is asked for again.
+    """The story by an endpoint; one that crosses a boundary is asked for again, and told where.
 
     Raises EndpointStop where the endpoint as a whole is at fault.
     """
     prompt = prompts.render(
         "story", PROFILE_JSON=json.dumps(story_input(profile), ensure_ascii=False)
     )
+    messages = opening = [{"role": "user", "content": prompt}]
     reason = "no attempt was allowed"
     for attempt in range(attempts):
         try:
-            answer = await endpoint.chat(
-                [{"role": "user", "content": prompt}], sample_index=attempt, schema=StoryAnswer
-            )
+            answer = await endpoint.chat(messages, sample_index=attempt, schema=StoryAnswer)
         except EndpointError as error:
             return StoryFailed(id=profile.id, reason=str(error))
         crossed = check_boundaries(answer.parsed.story, answer.parsed.scene_fewshots, profile)
@@ -204,6 +211,11 @@ async def compile_with(
                 story=answer.parsed.story, scene_fewshots=dict(answer.parsed.scene_fewshots)
             )
         reason = "; ".join(crossed)
+        messages = [
+            *opening,
+            {"role": "assistant", "content": answer.text},
+            {"role": "user", "content": _AGAIN[profile.language].format(reason)},
+        ]
     return StoryFailed(id=profile.id, reason=reason)
 
 

@@ -134,8 +134,9 @@ class ClaimedHallucination(OfTurn):
 
 
 class HallucinationReport(Form):
-    """The agent's claims that the lead record does not bear out."""
+    """The agent's claims that the lead record does not bear out, and whether it made any at all."""
 
+    any_claim: bool
     findings: tuple[ClaimedHallucination, ...]
     reason: str
 

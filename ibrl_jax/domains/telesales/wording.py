@@ -14,7 +14,14 @@ from ibrl_jax.domains.telesales.profiles.schema import (
     Vehicle,
     fact,
 )
-from ibrl_jax.domains.telesales.profiles.terms import Availability, Category, VehicleCondition
+from ibrl_jax.domains.telesales.profiles.terms import (
+    Availability,
+    Category,
+    PrimaryAccount,
+    PrivacySensitivity,
+    VehicleCondition,
+    WechatPrivacy,
+)
 
 _FIELDS: Mapping[str, Mapping[Language, str]] = {
     "registered": {"zh": "首次上牌{}年", "en": "first registered in {}"},
@@ -42,6 +49,26 @@ _NAMES: Mapping[str, Mapping[Language, str]] = {
     "down_payment_percent": {"zh": "首付", "en": "down payment"},
     "availability": {"zh": "是否在售", "en": "availability"},
 }
+
+_CLAUSES: Mapping[Category, Mapping[Language, tuple[str, str, str]]] = {
+    Category.PRICE: {"zh": ("报价", "是", ""), "en": ("the price", " comes to ", "")},
+    Category.FEES: {"zh": ("费用", "共", ""), "en": ("the fees", " total ", "")},
+    Category.CONDITION: {"zh": ("车况", "为", ""), "en": ("the condition", " reads ", "")},
+    Category.MILEAGE: {"zh": ("里程", "表显", ""), "en": ("the mileage", " shows ", "")},
+    Category.WARRANTY: {
+        "zh": ("质保", "剩余", "个月"),
+        "en": ("the warranty", " runs ", " months"),
+    },
+    Category.OWNERSHIP: {
+        "zh": ("车主记录", "过户", "次"),
+        "en": ("the ownership", " changed hands ", " times"),
+    },
+    Category.BATTERY: {"zh": ("电池", "还有", "%"), "en": ("the battery", " keeps ", "%")},
+    Category.FINANCE: {"zh": ("贷款", "首付", "%"), "en": ("the down payment", " starts at ", "%")},
+    Category.AVAILABILITY: {"zh": ("这台", "目前", ""), "en": ("the status", " is ", "")},
+    Category.REMOTE: {"zh": ("车", "停在", ""), "en": ("the car", " stands in ", "")},
+}
+"""A clause's topic, what stands between it and the value, and what after."""
 
 
 def join(parts: tuple[str, ...] | list[str], language: Language) -> str:
@@ -98,17 +125,28 @@ def spoken(category: Category, value: int | str, language: Language) -> str:
     return str(value)
 
 
+def clause(lead: LeadRecord, category: Category) -> str:
+    """What the record has on a category, as one says it: its topic, then its value if it has one.
+
+    No two clauses have the same word before their value, so whoever has said that word finds the
+    value behind it.
+    """
+    language = lead.language
+    topic, between, after = _CLAUSES[category][language]
+    value = fact(lead, category)
+    if value is None:
+        return topic + {"zh": "没有登记", "en": " was not registered"}[language]
+    if category is Category.WARRANTY and value == 0:
+        return topic + {"zh": "已过期", "en": " has expired"}[language]
+    if value == 1:  # one time, one month
+        after = after.removesuffix("s")
+    return topic + between + spoken(category, value, language) + after
+
+
 def facts_text(lead: LeadRecord) -> str:
-    """What a customer can ask about, topic by topic: its word, then what one says of it."""
-    language, found = lead.language, []
-    for category in Category:
-        if category is not Category.PRIVACY:
-            value = fact(lead, category)
-            known = {"zh": "未登记", "en": "not registered"}[language]
-            if value is not None:
-                known = spoken(category, value, language)
-            found.append(f"{category.word(language)} {known}")
-    return ("；" if language == "zh" else "; ").join(found)
+    """What a customer can ask about, clause by clause."""
+    found = [clause(lead, category) for category in Category if category is not Category.PRIVACY]
+    return ("；" if lead.language == "zh" else "; ").join(found)
 
 
 def service_text(service: Service, language: Language) -> str:
@@ -167,6 +205,30 @@ def customer_fields(
     if isinstance(user, TrainingAttributes):
         return _training_fields(user, language)
     return _evaluation_fields(user, language)
+
+
+def in_brief(user: TrainingAttributes | EvaluationAttributes, language: Language) -> str:
+    """What a customer of either kind goes by, in the same words: for the short prompts.
+
+    A policy too small to read the words of other profiles than it learned from meets none here.
+    """
+    if isinstance(user, TrainingAttributes):
+        personality, concerns = user.persona.personality_traits, user.persona.concerns
+        contact = user.contact_channels
+        private = contact.wechat_privacy is WechatPrivacy.HIDDEN
+        found = contact.primary_account is PrimaryAccount.THIS_PHONE and not private
+    else:
+        personality, concerns = user.intent_state.personality, user.concerns.objections
+        private = user.intent_state.privacy_sensitivity is PrivacySensitivity.HIGH
+        found = user.contact_info.phone_can_add_wechat
+    told = [personality.word(language), join([c.word(language) for c in concerns], language)]
+    if language == "en":
+        told += ["found by this number" if found else "not found by this number"]
+        told += ["wants privacy"] if private else []
+        return "; ".join(told)
+    told += ["这个号码加得到" if found else "这个号码加不到"]
+    told += ["看重隐私"] if private else []
+    return "；".join(told)
 
 
 def _training_fields(user: TrainingAttributes, language: Language) -> dict[str, str]:
