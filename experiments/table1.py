@@ -92,7 +92,7 @@ mini = Design(
     self_play=False,
     evaluation={"evaluation.scenarios": 0},
     remark=(
-        f"{STAND_IN[0].upper()}{STAND_IN[1:]}. Networks of 205 thousand parameters, in English; "
+        f"{STAND_IN[0].upper()}{STAND_IN[1:]}. Networks of 230 thousand parameters, in English; "
         "the held-out customers are the rules `rule_v2`. Only two static customers are not held "
         "out, the start and the rules `rule_v1`, so the pool is of these two."
     ),

@@ -42,7 +42,8 @@ def main(argv: Sequence[str], console: Console) -> None:
         folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
         config = configs.override(folder.config(), options.overrides)
         table = contest_of_run(folder, config, notes(console))
-        sentence = f"{told(table)}; make report RUN={folder.path} shows it"
+        came, shown = told(table), f"make report RUN={folder.path} shows it"
+        sentence = f"{came}; {shown}" if came else shown
         folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

@@ -74,7 +74,9 @@ def make(house: House) -> Make:
 def undisturbed(house: House, quiet: Console) -> RunFolder:
     """Four iterations, agent1 updating at every second one."""
     with house.at_home():
-        return train(house.config(name="home", iterations=4, roles__agent1__update_every=2), quiet)
+        return train(
+            house.config(name="undisturbed", iterations=4, roles__agent1__update_every=2), quiet
+        )
 
 
 # ------------------------------------------------------------------------- unilateral training
