@@ -17,7 +17,7 @@ from ibrl_jax.host import cores
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 4
 """Processes at most."""
-WORKER_BYTES = 2 * 2**30
+WORKER_BYTES = 3 * 2**30
 """Memory that each may take."""
 
 # Before jax is imported for the first time, and inherited by the processes that tests start.
