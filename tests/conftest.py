@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,3 +69,17 @@ def shared_dir() -> Path:
             else "no folder `shared` beside the repository, and IBRL_SHARED is not set"
         )
     return folder
+
+
+@pytest.fixture
+def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`types("a line", ...)`: what a person will have typed."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as keys:
+        monkeypatch.setattr(sys, "stdin", lines)
+
+        def type_(*said: str) -> None:
+            keys.write("".join(f"{line}\n" for line in said))
+            keys.flush()
+
+        yield type_

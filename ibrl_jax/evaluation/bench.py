@@ -36,7 +36,7 @@ class Bench:
         self.cast, self._note = cast, note
         self._locals, self._temperature = locals, temperature
         self._held: dict[Role, dict[str, str]] = {role: {} for role in cast.domain.roles}
-        self._fit = self._warmed = False
+        self._warmed = False
 
     def role_of(self, name: str) -> Role | None:
         """The role that a local policy was trained to hold; None for anybody else."""
@@ -46,13 +46,8 @@ class Bench:
         """The dialogues with their speakers, whose parameters are held from now on.
 
         Raises:
-            UserError: a name is nobody's, or one of all local policies is of another network,
-                tokenizer or chat format, which is said before any of them plays.
+            UserError: a name is nobody's.
         """
-        if not self._fit:
-            for local in self._locals.values():
-                local.params()
-            self._fit = True
         names: dict[Role, list[str]] = {
             role: list(dict.fromkeys(p.holders[role] for p in planned)) for role in self._held
         }

@@ -40,8 +40,8 @@ from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.place import gather
 
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
+TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_NAMES = {ours: theirs for theirs, ours in TYPES.items()}
 
 AsType = Callable[[str], Any]
 """The type of the leaf at a path, `layers/block0/attention/q`."""
@@ -70,10 +70,10 @@ def read(folder: Path, config: ModelConfig, shardings: Params | None, as_type: A
         shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
         names = hf.find(plan, shapes, tied=config.tied, where=str(folder))
         for name in names.values():
-            if tensors[name].get_dtype() not in _TYPES:
+            if tensors[name].get_dtype() not in TYPES:
                 raise UserError(
                     f"{folder}'s tensor '{name}' is of type {tensors[name].get_dtype()}; "
-                    f"it must be one of {', '.join(_TYPES)}."
+                    f"it must be one of {', '.join(TYPES)}."
                 )
         sources = {ours: tensors[theirs] for ours, theirs in names.items()}
         leaves = [

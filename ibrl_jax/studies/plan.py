@@ -40,10 +40,10 @@ from ibrl_jax.trainer.weights import fingerprint
 ROOT = "runs/studies"
 """Where the runs of studies lie, unless `run.root` says otherwise."""
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Raised by hand where the code changes what the same settings lead to (other random numbers, a
 rule of the game, a loss): every study then begins anew. What only reads, tells or speeds up leaves
-it alone. It is part of the keys from 2 on."""
+it alone."""
 
 START = "frozen:start"
 """In a column: the start of the run that is measured."""
@@ -206,8 +206,7 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
     kept["run.snapshots_every"] = values["run.snapshots_every"]
     if files := contents(kept):
         kept["contents"] = files
-    if RESULTS_VERSION > 1:
-        kept["results"] = RESULTS_VERSION
+    kept["results"] = RESULTS_VERSION
     return kept
 
 

@@ -24,11 +24,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 from flax import traverse_util
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
+from ibrl_jax.models.hf_folder import TYPES
 from ibrl_jax.models.params import Params
 
 START = "start"
@@ -78,6 +79,20 @@ def load_policy(
 ) -> Params:
     """What was trained of the policy of a folder.
 
+    Args and errors are those of `check_policy`.
+    """
+    file = check_policy(folder, like, speech, base)
+    try:
+        return traverse_util.unflatten_dict(load_file(file), sep="/")
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def check_policy(
+    folder: Path, like: Params, speech: Speech, base: Mapping[str, Any] | None = None
+) -> Path:
+    """The file of a policy's weights, of which only the header is read.
+
     Args:
         like: the same tree, as arrays or as their shapes and types.
         base: what adapters must have been trained on.
@@ -96,17 +111,26 @@ def load_policy(
     _check_tokenizer(folder, speech)
     file = folder / _file(speech)
     try:
-        flat = load_file(file)
+        with safe_open(file, framework="numpy") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            found = {
+                name: f"{TYPES.get(x.get_dtype(), x.get_dtype())}{list(x.get_shape())}"
+                for name, x in slices.items()
+            }
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read ({error}); it may have been cut short") from error
-    wanted, found = _kinds(_flat(like)), _kinds(flat)
+        raise _unreadable(file, error) from error
+    wanted = _kinds(_flat(like))
     for name in sorted(set(wanted) | set(found)):
         if wanted.get(name) != found.get(name):
             raise UserError(
                 f"{file} holds another network than config.policy.preset: {name} is "
                 f"{found.get(name, 'missing')}, not {wanted.get(name, 'wanted')}"
             )
-    return traverse_util.unflatten_dict(flat, sep="/")
+    return file
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} cannot be read ({error}); it may have been cut short")
 
 
 def is_policy(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from ibrl_jax.models.params import Params
 from ibrl_jax.names import bare
 from ibrl_jax.trainer.frozen import Frozen
 from ibrl_jax.trainer.placing import local_places
-from ibrl_jax.trainer.policies import about_policy, load_policy
+from ibrl_jax.trainer.policies import about_policy, check_policy, load_policy
 from ibrl_jax.trainer.weights import base_of, read_base
 
 
@@ -47,7 +47,8 @@ def seating(
         ledgers: the folder in which each endpoint goes on with its ledger.
 
     Raises:
-        UserError: the network, its base or an endpoint cannot be used, or a view is too short.
+        UserError: the network, its base or an endpoint cannot be used, a view is too short, or a
+            policy is of another network, tokenizer or chat format.
     """
     if not frozen:
         cast = Cast(
@@ -67,6 +68,8 @@ def seating(
     base, below = base_of(on), read_base(on, speech, place)
     for role in domain.roles:
         cast.hold(role, None if below is None else at[role].base(below))
+    for policy in frozen.values():
+        check_policy(policy.folder, place.like, speech, base)
     locals_ = {
         name: Local(
             id=bare(name),

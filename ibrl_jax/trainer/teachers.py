@@ -130,6 +130,11 @@ def recitals(
             prompts = {role: _fields(domain.prompt(scenario, role)) for role in domain.roles}
             fields[scenario.id] = max(prompts.items(), key=lambda found: len(found[1]))
         role, known = fields[scenario.id]
+        if not known:
+            raise UserError(
+                "config.sft.recitals needs prompts whose last paragraph has fields to recite, "
+                "parted by semicolons and without markup; set it to 0"
+            )
         other = next(other for other in domain.roles if other != role)
         size = min(int(rng.integers(*TOLD)), len(known))
         told = [_renumbered(known[i], rng) for i in rng.permutation(len(known))[:size]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -76,20 +75,6 @@ def test_lines_that_are_no_utf_8_are_heard_and_an_end_is_an_end(
 
 
 # ------------------------------------------------------------------------- in a dialogue
-
-
-@pytest.fixture
-def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`types("a line", ...)`: what a person will have typed."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as keys:
-        monkeypatch.setattr(sys, "stdin", lines)
-
-        def type_(*said: str) -> None:
-            keys.write("".join(f"{line}\n" for line in said))
-            keys.flush()
-
-        yield type_
 
 
 class Whispering(Chatter):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -126,20 +123,6 @@ def test_the_brief_says_who_one_is_and_how_to_play_and_nothing_of_the_agents_sid
 
 
 # ------------------------------------------------------------------------- at the terminal
-
-
-@pytest.fixture
-def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`types("a line", ...)`: what a person will have typed."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as keys:
-        monkeypatch.setattr(sys, "stdin", lines)
-
-        def type_(*said: str) -> None:
-            keys.write("".join(f"{line}\n" for line in said))
-            keys.flush()
-
-        yield type_
 
 
 def test_a_customer_is_shown_the_state_that_a_model_is_told_and_why_a_line_is_refused(

@@ -248,3 +248,11 @@ def test_examples_are_the_same_whoever_asks(domain: Domain) -> None:
     assert len(made[0]) == 8
     for one, other in zip(*made, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
+
+
+def test_prompts_without_fields_cannot_be_recited(
+    domain: Domain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(domain), "prompt", lambda *_: "<rules>")
+    with pytest.raises(UserError, match=r"config\.sft\.recitals needs prompts whose last"):
+        recitals(domain, SPEECH, count=1, seed=0, number_weight=1.0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -116,3 +117,36 @@ def house(smoke_config: Callable[..., ConfigDict]) -> House:
 def lora_house(smoke_config: Callable[..., ConfigDict]) -> House:
     """Adapters train, from a random base."""
     return house_of(smoke_config, lora__rank=2, policy__start="random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A run of both roles with snapshots, and one of agent0 alone against a family."""
+
+    house: House
+    both: RunFolder
+    alone: RunFolder
+
+    def config(self, *policies: str, **changes: Any) -> ConfigDict:
+        config = self.house.config(name="contest")
+        config.evaluation.scenarios = 2
+        config.evaluation.policies = policies
+        config.statistics.resamples = 100
+        for key, value in changes.items():
+            config.evaluation[key] = value
+        return config
+
+    def name(self, which: str) -> str:
+        return f"frozen:{self.both.path}:{which}"
+
+
+@pytest.fixture(scope="session")
+def scene(house: House, quiet: Console) -> Scene:
+    lone: dict[str, Any] = {
+        "roles__agent1__train": False,
+        "roles__agent1__counterpart": "scripted:greedy,frozen:start",
+    }
+    with house.at_home():
+        both = train(house.config(name="both", iterations=3, run__snapshots_every=2), quiet)
+        alone = train(house.config(name="alone", iterations=1, **lone), quiet)
+    return Scene(house=house, both=both, alone=alone)
