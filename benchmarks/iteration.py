@@ -90,7 +90,7 @@ class Sizes:
     def cuts(self) -> tuple[int, ...]:
         """Lengths that a micro-batch may be cut to: an eighth of the turns apart, from half on."""
         step = _rounded((self.view - self.prompt) // 8, 8)
-        return tuple(range(max(self.view - 4 * step, step), self.view, step))
+        return (*range(max(self.view - 4 * step, step), self.view, step), self.view)
 
     def engine(self) -> EngineSettings:
         # Unread: the prompt, the other's first turn and a header; later the own last token and
@@ -116,6 +116,7 @@ class Sizes:
             loss=LossSettings(normalise="tokens", constant=1.0, mask="own", kl_on_degenerate=True),
             micro_batch=self.micro_batch,
             lengths=self.cuts,
+            trained_share=optimiser.trained_share,
             lanes=1,  # the roles' updates are side by side already
             b1=optimiser.b1,
             b2=optimiser.b2,
@@ -191,9 +192,11 @@ class Pair:
             positions: jax.Array,
             segment_ids: jax.Array,
             temperature: jax.Array,
+            at: jax.Array | None,
             /,
         ) -> tuple[jax.Array, jax.Array]:
-            return score(model, trained, frozen, ids, positions, segment_ids, temperature, chunk)
+            tokens = (ids, positions, segment_ids)
+            return score(model, trained, frozen, *tokens, temperature, chunk, at)
 
         self._learner = Learner(scored, sizes.learner())
         self._engines: dict[str, Engine] = {}

@@ -94,7 +94,7 @@ def learner(model: Decoder, params: Params, rows: int, length: int) -> Learner:
     with TemporaryDirectory() as place:
         cache = Path(place) / "tuned.json"
         tuned = choose(config, speech, Place(model, None), weights, print, kept=None, cache=cache)
-    return build_learner(replace(tuned, lengths=()).into(config), speech)
+    return build_learner(replace(tuned, lengths=(length,)).into(config), speech)
 
 
 def scorer(model: Decoder, rows: int) -> Learner:

@@ -314,6 +314,14 @@ SCHEMA: dict[str, Any] = {
             low=1,
             high=1e7,
         ),
+        "trained_share": Field(
+            0.4,
+            "share of a length's tokens that a pass at it has room to train on (the last layer and "
+            "the head are computed for these alone); rows with more take a greater length or the "
+            "whole",
+            low=0.01,
+            high=1.0,
+        ),
         "micro_batch": Field(
             16,
             "rows a pass forward and back; 0: what a measurement at the start says",

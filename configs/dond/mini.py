@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.engine.rows = (8, 32)
     config.engine.new_tokens = (24, 48)
     config.engine.lengths = (128, 208)
-    config.optimiser.lengths = (136,)
+    config.optimiser.lengths = (136, 208)
     for offset, role in enumerate(config.roles.values()):  # the game is symmetric: in turns
         role.update_every = 2
         role.update_offset = offset

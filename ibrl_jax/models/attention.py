@@ -38,28 +38,38 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, context: Context, kv: KV | None
+        self, x: jax.Array, context: Context, kv: KV | None, at: jax.Array | None = None
     ) -> tuple[jax.Array, KV | None]:
+        """What is mixed into [B, T, D], or into the tokens `at` [B, P] alone; and the cache."""
         c = self.config
         d, h, k, n = c.hidden, c.heads, c.kv_heads, c.head_dim
 
-        def heads(name: str, count: int, width: int, axis: str) -> jax.Array:
+        def heads(name: str, x: jax.Array, count: int, width: int, axis: str) -> jax.Array:
             y = project(self, name, x, (d, count, width), ("embed", axis, "head_dim"), 1)
             if c.qkv_bias:
                 zeros = named(nn.initializers.zeros, axis, "head_dim")
                 y = y + self.param(f"{name}_bias", zeros, (count, width)).astype(y.dtype)
             return y
 
-        query = heads("q", h, 2 * n if c.attention_gate else n, "heads")  # [B, T, H, N]
+        asking = x if at is None else taken(x, at)
+        query = heads("q", asking, h, 2 * n if c.attention_gate else n, "heads")  # [B, T, H, N]
         gate = None
         if c.attention_gate:
             query, gate = query[..., :n], query[..., n:]
-        key, value = heads("k", k, n, "kv_heads"), heads("v", k, n, "kv_heads")  # [B, T, K, N]
+        key = heads("k", x, k, n, "kv_heads")  # [B, T, K, N]
+        value = heads("v", x, k, n, "kv_heads")
         if c.qk_norm:
             query = RMSNorm(c.norm_eps, "head_dim", c.norm_offset, name="q_norm")(query)
             key = RMSNorm(c.norm_eps, "head_dim", c.norm_offset, name="k_norm")(key)
-        query, key = rotate(query, context.cos, context.sin), rotate(key, context.cos, context.sin)
-        if kv is None:
+        key = rotate(key, context.cos, context.sin)
+        cos, sin = context.cos, context.sin
+        if at is not None:
+            cos, sin = taken(cos, at), taken(sin, at)
+        query = rotate(query, cos, sin)
+        if at is not None:
+            assert kv is None
+            out = chosen_attention(query, key, value, taken(context.mask, at))
+        elif kv is None:
             out = causal_attention(
                 query, key, value, context.mask, c.attention_block, kernel(c.attention, c)
             )
@@ -105,6 +115,27 @@ def causal_attention(
         return blocked_attention(query, key, value, mask, block)
     how = cast(Any, implementation)
     return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None], implementation=how)
+
+
+def chosen_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Attention of some tokens' queries over all tokens given, scores and softmax in float32.
+
+    Args:
+        query: [B, P, H, N].
+        key, value: [B, T, K, N].
+        mask: [B, P, T].
+
+    Returns:
+        [B, P, H, N].
+    """
+    return attend(query, key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3), mask)
+
+
+def taken(x: jax.Array, at: jax.Array) -> jax.Array:
+    """[B, P, ...] of x [B, T, ...]: the entries `at` [B, P] of each row."""
+    return jax.vmap(lambda row, indices: row[indices])(x, at)
 
 
 def attend(query: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:

@@ -16,13 +16,16 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from ibrl_jax.models.attention import Attention, Context, causal
+from ibrl_jax.models.attention import Attention, Context, causal, taken
 from ibrl_jax.models.cache import KV, DeltaState, LayerCache
 from ibrl_jax.models.config import ModelConfig
 from ibrl_jax.models.delta import GatedDelta
 from ibrl_jax.models.layers import Mlp, RMSNorm, named, rotation
 from ibrl_jax.models.lora import LoraSettings, fan_in
 from ibrl_jax.parallel.rules import constrain
+
+Variables = dict[str, Any]
+"""Collections of parameters by name: `params`, and `lora` where there are adapters."""
 
 
 class Block(nn.Module):
@@ -34,19 +37,28 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, context: Context, cache: LayerCache | None
+        self,
+        x: jax.Array,
+        context: Context,
+        cache: LayerCache | None,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, LayerCache | None]:
+        """[B, T, D] of [B, T, D]; [B, P, D] with `at` [B, P], which only attention can do."""
         c = self.config
         normed = RMSNorm(c.norm_eps, "embed", c.norm_offset, name="mixer_norm")(x)
         if self.kind == "full":
             assert cache is None or isinstance(cache, KV)
             with jax.named_scope("attention"):
-                mixed, after = Attention(c, self.lora, name="attention")(normed, context, cache)
+                mixer = Attention(c, self.lora, name="attention")
+                mixed, after = mixer(normed, context, cache, at)
+            if at is not None:
+                x = taken(x, at)
         else:
+            assert at is None
             assert cache is None or isinstance(cache, DeltaState)
             with jax.named_scope("delta"):
-                mixer = GatedDelta(c, self.lora, name="delta")
-                mixed, after = mixer(normed, context.segment_ids, context.real, cache)
+                delta = GatedDelta(c, self.lora, name="delta")
+                mixed, after = delta(normed, context.segment_ids, context.real, cache)
         x = x + mixed
         with jax.named_scope("mlp"):
             normed = RMSNorm(c.norm_eps, "embed", c.norm_offset, name="mlp_norm")(x)
@@ -100,17 +112,7 @@ class Decoder(nn.Module):
             segment_ids: [B, T]; a token sees its own segment alone, and 0 is padding. None: one
                 segment a row.
         """
-        if segment_ids is None:
-            segment_ids = jnp.ones_like(ids)
-        cos, sin = rotation(positions, self.config)
-        context = Context(
-            cos=cos,
-            sin=sin,
-            mask=causal(segment_ids),
-            entries=None,
-            segment_ids=segment_ids,
-            real=None,
-        )
+        context = among_themselves(ids, positions, segment_ids, self.config)
         x, _ = self.layers(self.embed_tokens(ids), context)
         return self.norm(x)
 
@@ -131,6 +133,67 @@ class Decoder(nn.Module):
             kernel.astype(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
+
+
+def among_themselves(
+    ids: jax.Array, positions: jax.Array, segment_ids: jax.Array | None, config: ModelConfig
+) -> Context:
+    """What the layers share where tokens [B, T] see one another, and no cache."""
+    if segment_ids is None:
+        segment_ids = jnp.ones_like(ids)
+    cos, sin = rotation(positions, config)
+    return Context(
+        cos=cos,
+        sin=sin,
+        mask=causal(segment_ids),
+        entries=None,
+        segment_ids=segment_ids,
+        real=None,
+    )
+
+
+def hidden_at(
+    model: Decoder,
+    variables: Variables,
+    ids: jax.Array,
+    positions: jax.Array,
+    segment_ids: jax.Array | None,
+    at: jax.Array,
+) -> jax.Array:
+    """Final hidden states [B, P, D] of the tokens `at` [B, P]; arguments else as the network's.
+
+    Where the layers are unrolled and the last is attention, it is computed for those tokens alone,
+    which in a network of few layers is a large part of the whole.
+    """
+    c = model.config
+    if c.unroll is not True or c.kind(c.layers - 1) != "full":
+        return taken(cast(Any, model.apply(variables, ids, positions, segment_ids)), at)
+    context = among_themselves(ids, positions, segment_ids, c)
+    x: Any = model.apply(variables, ids, method=Decoder.embed_tokens)
+    block = nn.remat(Block, prevent_cse=False) if c.remat else Block
+    for i, layer in enumerate(_layers(c, variables)):
+        chosen = at if i == c.layers - 1 else None
+        x, _ = block(c, model.lora, c.kind(i)).apply(layer, x, context, None, chosen)
+    return cast(Any, model.apply(variables, x, method=Decoder.final_norm))
+
+
+def _layers(config: ModelConfig, variables: Variables) -> list[Variables]:
+    """Each layer's variables. `split`, since the gradient of a slice is as large as the stack."""
+    p = len(config.period)
+
+    def apart(stack: jax.Array) -> list[jax.Array]:
+        pieces = jax.lax.split(stack, [1] * config.periods, axis=0)
+        return [piece[0] for piece in pieces]
+
+    layers: list[Variables] = [{} for _ in range(config.layers)]
+    for name, tree in variables.items():
+        for block, stacked in tree.get("layers", {}).items():
+            leaves, structure = jax.tree.flatten(stacked)
+            cut = [apart(leaf) for leaf in leaves]
+            for n in range(config.periods):
+                mine = structure.unflatten([pieces[n] for pieces in cut])
+                layers[n * p + int(block.removeprefix("block"))][name] = mine
+    return layers
 
 
 def _periods(config: ModelConfig, lora: LoraSettings | None) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ibrl_jax.models.decoder import Decoder
+from ibrl_jax.models.attention import taken
+from ibrl_jax.models.decoder import Decoder, hidden_at
 from ibrl_jax.models.lora import variables
 from ibrl_jax.models.params import Params
 
@@ -29,10 +30,12 @@ def score(
     segment_ids: jax.Array | None,
     temperature: jax.Array | float,
     chunk: int,
+    at: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability and entropy [B, T] of each token given those before it in its segment.
 
-    Both are float32, and 0 where nothing was predicted: a segment's first token, and padding.
+    Both are float32, and 0 where nothing was predicted: a segment's first token, padding, and what
+    is not `at`.
 
     Args:
         trained, frozen: see `ibrl_jax.models.lora`.
@@ -40,10 +43,18 @@ def score(
         segment_ids: [B, T], 0 is padding; None: one segment a row.
         temperature: a scalar above 0; may be traced.
         chunk: positions a row whose logits exist at once; static.
+        at: [B, P] indices of the tokens that are wanted, each once in its row; T stands for none.
+            None: all are.
     """
     values = variables(trained, frozen)
-    hidden: Any = model.apply(values, ids, positions, segment_ids)
-    given, targets = hidden[:, :-1], ids[:, 1:]  # [B, T-1, D], [B, T-1]
+    t = ids.shape[1]
+    if at is None:
+        hidden: Any = model.apply(values, ids, positions, segment_ids)
+        given, targets = hidden[:, :-1], ids[:, 1:]  # [B, T-1, D], [B, T-1]
+    else:
+        before, token = jnp.clip(at - 1, 0, t - 1), jnp.minimum(at, t - 1)
+        given = hidden_at(model, values, ids, positions, segment_ids, before)  # [B, P, D]
+        targets = taken(ids, token)  # [B, P]
 
     @jax.checkpoint
     def piece(hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -52,11 +63,19 @@ def score(
         return logp_and_entropy(logits, targets)
 
     logp, entropy = _in_chunks(piece, given, targets, chunk)
+    if at is not None:
+        logp, entropy = _put_back(logp, at, t)[:, 1:], _put_back(entropy, at, t)[:, 1:]
     if segment_ids is not None:
         inside = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
         logp, entropy = jnp.where(inside, logp, 0.0), jnp.where(inside, entropy, 0.0)
     first = ((0, 0), (1, 0))
     return jnp.pad(logp, first), jnp.pad(entropy, first)
+
+
+def _put_back(values: jax.Array, at: jax.Array, t: int) -> jax.Array:
+    """[B, T], 0 but for `values` [B, P] at their indices."""
+    rows = jnp.arange(at.shape[0])[:, None]
+    return jnp.zeros((at.shape[0], t), values.dtype).at[rows, at].set(values, mode="drop")
 
 
 def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:

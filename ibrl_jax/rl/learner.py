@@ -38,6 +38,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import Params
 from ibrl_jax.parallel.rules import mesh_of, use
 from ibrl_jax.rl.batches import RoleBatch, to_micro
+from ibrl_jax.rl.cut import Work, cut_to_need
 from ibrl_jax.rl.losses import LossSettings, LossSums, grpo
 from ibrl_jax.rl.optimiser import Hyper, abstract_optimiser, adamw, beside, learning_rate
 
@@ -55,7 +56,8 @@ class Score(Protocol):
 
     `params` is what an update moves, `frozen` what it does not (None: there is nothing such).
     logp[b, t] is the log-prob of ids[b, t] given ids[b, :t], 0 at a row's first token; entropy[b,
-    t] is that of the same distribution. Both are at `temperature` [].
+    t] is that of the same distribution. Both are at `temperature` []. With `at` [b, P], indices of
+    tokens (T stands for none), only these are asked for, and what stands elsewhere is finite.
     """
 
     def __call__(
@@ -66,6 +68,7 @@ class Score(Protocol):
         positions: jax.Array,
         segment_ids: jax.Array,
         temperature: jax.Array,
+        at: jax.Array | None,
         /,
     ) -> tuple[jax.Array, jax.Array]: ...
 
@@ -74,8 +77,7 @@ class Score(Protocol):
 class LearnerSettings:
     """What is compiled in. `micro_batch` in rows; `b1`, `b2`, `eps` are AdamW's.
 
-    `lengths`: columns, ascending, that a micro-batch may be cut to; it takes the least that holds
-    its longest row. Empty: never cut.
+    `lengths`, `trained_share`: see `ibrl_jax.rl.cut`; no lengths: never cut.
 
     `lanes`: programs of one update that run side by side, where micro-batches can be dealt out to
     them evenly, and never on a mesh. Losses and gradients are those of one but for rounding.
@@ -87,6 +89,7 @@ class LearnerSettings:
     loss: LossSettings
     micro_batch: int
     lengths: tuple[int, ...]
+    trained_share: float = 1.0
     lanes: int = 1
     b1: float
     b2: float
@@ -98,6 +101,10 @@ class LearnerSettings:
             raise UserError(f"micro_batch is {self.micro_batch}: it must be 1 or more.")
         if self.lanes < 1:
             raise UserError(f"lanes is {self.lanes}: it must be 1 or more.")
+        if not 0 < self.trained_share <= 1:
+            raise UserError(
+                f"trained_share is {self.trained_share}: it must be above 0, at most 1."
+            )
 
 
 class LearnerState(flax.struct.PyTreeNode):
@@ -189,8 +196,8 @@ class Learner:
     ) -> jax.Array:
         """Log-probs [B, T] (or [M, b, T]), fp32, of the batch's ids under `params`.
 
-        Micro-batches of padding rows are 0. Put the result in with
-        `batch.replace(reference_logp=...)`.
+        They mean something where the loss is on a token; micro-batches of padding rows are 0. Put
+        the result in with `batch.replace(reference_logp=...)`.
         """
         args = (params, frozen, batch, _traced(temperature))
         lanes = self._lanes_of(params, batch)
@@ -299,10 +306,9 @@ class Learner:
         """The gradient of the loss sum, and the sums, of a lane's micro-batches (None: of all)."""
         micro = self._micro(batch)
 
-        def loss_sum(params: Params, rows: RoleBatch) -> tuple[jax.Array, LossSums]:
-            logp, entropy = self._score(
-                params, frozen, rows.ids, rows.positions, rows.segment_ids, hyper.temperature
-            )
+        def loss_sum(params: Params, rows: RoleBatch, at: Any) -> tuple[jax.Array, LossSums]:
+            tokens = (rows.ids, rows.positions, rows.segment_ids)
+            logp, entropy = self._score(params, frozen, *tokens, hyper.temperature, at)
             sums = grpo(
                 logp,
                 entropy,
@@ -319,7 +325,8 @@ class Learner:
             grads, sums = carry
             with jax.named_scope("micro_batch"):
                 new, here = self._cut(
-                    lambda rows: jax.grad(loss_sum, has_aux=True)(params, rows), _at(micro, m)
+                    lambda rows, at: jax.grad(loss_sum, has_aux=True)(params, rows, at),
+                    _at(micro, m),
                 )
             return jax.tree.map(jnp.add, grads, new), sums.merge(here)
 
@@ -363,10 +370,9 @@ class Learner:
         micro = self._micro(batch)
 
         def fill(m: jax.Array, out: jax.Array) -> jax.Array:
-            def scored(rows: RoleBatch) -> jax.Array:
-                logp, _ = self._score(
-                    params, frozen, rows.ids, rows.positions, rows.segment_ids, temperature
-                )
+            def scored(rows: RoleBatch, at: jax.Array | None) -> jax.Array:
+                tokens = (rows.ids, rows.positions, rows.segment_ids)
+                logp, _ = self._score(params, frozen, *tokens, temperature, at)
                 spare = out.shape[-1] - logp.shape[-1]
                 return jnp.pad(logp.astype(jnp.float32), ((0, 0), (0, spare)))
 
@@ -377,23 +383,9 @@ class Learner:
         zeros = jnp.zeros_like(micro.reference_logp, jnp.float32)
         return _each(micro, lane, fill, zeros).reshape(batch.ids.shape)
 
-    def _cut(self, work: Callable[[RoleBatch], Any], rows: RoleBatch) -> Any:
-        """`work` on a micro-batch [b, T] without the columns that are padding in all of its rows.
-
-        One branch a length of the settings, one of which runs; what is cut weighs in no sum.
-        """
-        whole = rows.ids.shape[1]
-        lengths = [n for n in self._settings.lengths if n < whole] + [whole]
-        if len(lengths) == 1:
-            return work(rows)
-        columns = jnp.any(rows.segment_ids > 0, axis=0)  # [T]
-        needed = jnp.max(jnp.where(columns, jnp.arange(1, whole + 1), 0))
-        branch = jnp.searchsorted(jnp.asarray(lengths), needed)
-
-        def at(length: int) -> Callable[[RoleBatch], Any]:
-            return lambda rows: work(rows.columns(length))
-
-        return jax.lax.switch(branch, [at(n) for n in lengths], rows)
+    def _cut(self, work: Work, rows: RoleBatch) -> Any:
+        s = self._settings
+        return cut_to_need(work, rows, s.lengths, s.trained_share, s.loss.mask)
 
     def _micro(self, batch: RoleBatch) -> RoleBatch:
         return to_micro(batch, self._settings.micro_batch) if batch.ids.ndim == 2 else batch

@@ -56,10 +56,12 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
         positions: jax.Array,
         segment_ids: jax.Array,
         temperature: jax.Array,
+        at: jax.Array | None,
         /,
     ) -> tuple[jax.Array, jax.Array]:
+        values, tokens = (params, frozen), (ids, positions, segment_ids)
         chunk = config.optimiser.logp_chunk
-        return score(speech.model, params, frozen, ids, positions, segment_ids, temperature, chunk)
+        return score(speech.model, *values, *tokens, temperature, chunk, at)
 
     return Learner(
         scored,
@@ -72,6 +74,7 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
             ),
             micro_batch=batch_settings(config, 1).micro_batch,
             lengths=tuple(config.optimiser.lengths),
+            trained_share=config.optimiser.trained_share,
             lanes=max(1, config.optimiser.lanes),
             b1=config.optimiser.b1,
             b2=config.optimiser.b2,

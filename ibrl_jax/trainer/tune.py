@@ -208,7 +208,7 @@ def _measure(trial: _Trial, note: Callable[[str], None]) -> Tuned:
     if not lengths and not trial.config.optimiser.micro_batch:
         lengths = _lengths(trial, best)
     tuned = Tuned(micro_batch=best.micro, lengths=lengths, lanes=best.lanes)
-    cut = ", ".join(map(str, [*lengths, trial.length]))
+    cut = ", ".join(map(str, sorted({*lengths, trial.length})))
     note(
         f"measured: {best.micro} rows a pass, {best.lanes} at a time, of {cut} tokens: "
         f"{1 / best.seconds:,.0f} tokens/s in updates"
@@ -224,13 +224,15 @@ def _lanes_of(seconds: dict[int, float]) -> int:
 
 
 def _lengths(trial: _Trial, best: _Best) -> tuple[int, ...]:
-    """Half of the longest view, if a row cut to it takes so much less."""
+    """Half of the longest view, if a row cut to it takes so much less; and the longest itself,
+    where not all tokens of it need have log-probs (see `ibrl_jax.rl.cut`)."""
+    whole = (trial.length,) if trial.config.optimiser.trained_share < 1 else ()
     half = -(-trial.length // 16) * 8
     found = trial.seconds(best.micro, half) if half < trial.length else None
     if found is None or best.lanes not in found:
-        return ()
+        return whole
     pays = found[best.lanes] * half < best.seconds * trial.length * BETTER
-    return (half,) if pays else ()
+    return (half, *whole) if pays else whole
 
 
 def _updates_at_once(config: ConfigDict) -> int:

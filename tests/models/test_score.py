@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ibrl_jax.models.decoder import Decoder
+from ibrl_jax.models.lora import LoraSettings
+from ibrl_jax.models.params import init_adapters, init_params
 from ibrl_jax.models.presets import preset
 from ibrl_jax.models.score import score
 from tests.models.jaxprs import shapes_in
@@ -124,3 +126,49 @@ def test_no_array_of_all_logits_exists_forward_or_backward(params, ids):
     assert (
         largest(lambda p: score(MODEL, p, None, ids, POSITIONS, None, 1.0, chunk)) == B * chunk * V
     )
+
+
+AT = np.array([[3, 4, 8, T, T], [1, 2, 6, 7, 10]])  # T: no token
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(layers=3),
+        dict(layers=2, unroll=1),
+        dict(layers=2, remat=True, attention_block=4),
+        dict(name="qwen3_5_micro"),
+        dict(layers=2, lora=LoraSettings(rank=2, alpha=2.0, targets=("q", "down"))),
+    ],
+    ids=["unrolled", "scanned", "remat", "hybrid", "lora"],
+)
+def test_some_tokens_alone_have_the_scores_and_gradients_that_they_have_among_all(changes):
+    rest = {k: v for k, v in changes.items() if k not in ("name", "lora")}
+    lora = changes.get("lora")
+    config = preset(changes.get("name", "qwen3_micro"), vocab_size=V, **rest)
+    model = Decoder(config, lora)
+    params, frozen = init_params(config, 0), None
+    if lora is not None:
+        params, frozen = init_adapters(config, lora, 1), params
+        params = jax.tree.map(lambda x: x + 0.1, params)  # fresh ones change nothing
+    rng = np.random.default_rng(2)
+    ids = rng.integers(0, V, (B, T)).astype(np.int32)
+    segments = np.array([[1] * 6 + [2] * 4 + [0], [1] * T])
+    wanted = np.zeros((B, T + 1))
+    wanted[np.arange(B)[:, None], AT] = 1
+    weights = rng.normal(size=(2, B, T)) * wanted[:, :T]
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def both(params):
+        def loss(params, at):
+            found = score(model, params, frozen, ids, POSITIONS, segments, 0.7, 4, at)
+            return sum(jnp.sum(w * x) for w, x in zip(weights, found, strict=True)), found
+
+        return [jax.grad(loss, has_aux=True)(params, at) for at in (None, AT)]
+
+    (whole, scores), (some, picked) = both(params)
+    for a, b in zip(picked, scores, strict=True):
+        np.testing.assert_allclose(a, b * wanted[:, :T], atol=1e-5)
+    assert np.abs(picked[0]).sum() > 1
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 5e-5, 2e-5), some, whole)
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(whole)) > 0.1

@@ -19,7 +19,7 @@ from ibrl_jax.rl.losses import LossSettings
 V = 7
 
 
-def score(params, frozen, ids, positions, segment_ids, temperature):
+def score(params, frozen, ids, positions, segment_ids, temperature, at=None):
     """A bigram model with a learned position term: logits at t are read from token t - 1."""
     logits = params["table"][ids] + params["bias"] + jnp.cos(positions)[..., None] * params["phase"]
     logits = jax.nn.log_softmax(logits[:, :-1] / temperature)  # [B, T-1, V]
@@ -27,6 +27,8 @@ def score(params, frozen, ids, positions, segment_ids, temperature):
     entropy = -(jnp.exp(logits) * logits).sum(-1)
     inside = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] > 0)
     first = ((0, 0), (1, 0))
+    if at is not None:
+        inside &= (jnp.arange(1, ids.shape[1])[None, None] == at[..., None]).any(1)
     return tuple(jnp.pad(jnp.where(inside, x, 0.0), first) for x in (chosen, entropy))
 
 
@@ -91,11 +93,12 @@ def loss_settings(**changes) -> LossSettings:
     return LossSettings(**(base | changes))
 
 
-def learner(*, score=score, micro=2, stacked=(), lengths=(), lanes=1, **loss) -> Learner:
+def learner(*, score=score, micro=2, stacked=(), lengths=(), share=1.0, lanes=1, **loss) -> Learner:
     settings = LearnerSettings(
         loss=loss_settings(**loss),
         micro_batch=micro,
         lengths=lengths,
+        trained_share=share,
         lanes=lanes,
         b1=0.9,
         b2=0.99,

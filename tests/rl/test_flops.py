@@ -45,9 +45,9 @@ def attention(config: ModelConfig, seen: float) -> float:
 
 
 def update_program(toy: Any, config: ModelConfig) -> Any:
-    def scored(trained, frozen, ids, positions, segment_ids, temperature):
-        model = Decoder(config, None)
-        return score(model, trained, frozen, ids, positions, segment_ids, temperature, LENGTH)
+    def scored(trained, frozen, ids, positions, segment_ids, temperature, at):
+        model, tokens = Decoder(config, None), (ids, positions, segment_ids)
+        return score(model, trained, frozen, *tokens, temperature, LENGTH, at)
 
     learner = toy.learner(score=scored, micro=ROWS, stacked=("layers",))
     on_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

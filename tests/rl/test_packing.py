@@ -119,9 +119,9 @@ def test_a_network_learns_from_packed_views_what_it_does_from_single_ones(toy, n
     kinds = tuple(dict.fromkeys(config.period))  # one layer of each kind
     config = dataclasses.replace(config, layers=len(kinds), period=kinds)
 
-    def scored(trained, frozen, ids, positions, segment_ids, temperature):
-        model = Decoder(config, None)
-        return score(model, trained, frozen, ids, positions, segment_ids, temperature, 32)
+    def scored(trained, frozen, ids, positions, segment_ids, temperature, at):
+        model, tokens = Decoder(config, None), (ids, positions, segment_ids)
+        return score(model, trained, frozen, *tokens, temperature, 32, at)
 
     learner = toy.learner(score=scored, normalise="sequences")
     params = init_params(config, 0)
