@@ -22,6 +22,7 @@ from ibrl_jax.studies.verdict import verdict
 HELD_OUT = "held-out"
 MINI: dict[str, Any] = {"run.snapshots_every": 10, "run.dialogues_every": 10}
 ALONE = {"roles.customer.train": False, "roles.customer.judge": ""}
+POOL = ("frozen:start", "scripted:rule_v1", "scripted:rule_mix")
 RECORD = {
     name: endpoint(name) for name in ("deepseek", "glm", "qwen")
 }  # customers that speak in the record's form
@@ -70,11 +71,11 @@ mini = Design(
             "9B unilateral vs DS V4 Pro",
         ),
         small(
-            "unilateral vs pool of 2",
+            "unilateral vs pool of 3",
             "unilateral-pool",
             "unilateral-frozen",
             "9B unilateral vs pool of 3",
-            **{"roles.customer.counterpart": ("frozen:start", "scripted:rule_v1")},
+            **{"roles.customer.counterpart": POOL},
         ),
     ),
     references=tuple(
@@ -93,8 +94,8 @@ mini = Design(
     evaluation={"evaluation.scenarios": 0},
     remark=(
         f"{STAND_IN[0].upper()}{STAND_IN[1:]}. Networks of 230 thousand parameters, in English; "
-        "the held-out customers are the rules `rule_v2`. Only two static customers are not held "
-        "out, the start and the rules `rule_v1`, so the pool is of these two."
+        "the held-out customers are the rules `rule_v2`. The pool is of the start and the rules "
+        "`rule_v1` and `rule_mix`, which the start has learned from too."
     ),
 )
 

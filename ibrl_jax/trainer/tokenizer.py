@@ -5,12 +5,15 @@ is single pieces (Deal-or-No-Deal: tags and item names; TeleSales: the keys, lab
 record, tool calls); whatever else occurs falls back to bytes, so any text survives a round trip.
 In Deal-or-No-Deal every digit is a piece of its own; in TeleSales they go in pairs, and a number
 below 300, a sum's thousands included, is one piece with the space before it. So a value is few
-pieces, seldom alike, that stand next to the word that says whose it is, and easy to copy.
+pieces, seldom alike, that stand next to the word that says whose it is, and easy to copy. The
+words by which development customers ask for something are single pieces as well, up to an ending:
+`▁accident` begins `▁accidents`.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ import sentencepiece
 from ibrl_jax.config import default_config
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
+from ibrl_jax.domains.telesales.customer_words import WORDS as CUSTOMER_WORDS
 from ibrl_jax.domains.telesales.labels import Behaviour, Stage
 from ibrl_jax.domains.telesales.profiles.terms import Availability, VehicleCondition
 from ibrl_jax.domains.telesales.record import CustomerRecord
@@ -39,8 +43,11 @@ PIECES = (
     *(f"\u2581item{i}=" for i in range(3)),
 )
 DIALOGUES = 2000
-FAMILIES = ("competent", "reader", "hedger", "liar", "polite", "spammer", "rule_v1")
+FAMILIES = ("competent", "reader", "hedger", "liar", "polite", "spammer", "rule_v1", "rule_mix")
 """TeleSales' speakers in the corpus: none of the held-out ones."""
+
+DEVELOPMENT = ("rule_v1", "rule_mix")
+"""TeleSales' customers whose questions' words are pieces."""
 
 OUTPUT = Path(__file__).parents[1] / "dialogue"
 
@@ -56,8 +63,21 @@ def telesales_pieces() -> tuple[str, ...]:
     pieces += [*map(str, range(10)), *(f" {n}" for n in range(1, 300))]  # " 0" begins a score
     pieces += [f",{n}00" for n in range(10)]  # the end of a sum
     pieces += [f" {label.word('en')}" for label in (*VehicleCondition, *Availability)]
+    pieces += [f" {word}" for word in question_words()]
     pieces += [*tools, "(phone_number=", ")>", END_MARKER, "<think>", "</think>", *WORDS[:4]]
-    return tuple(str(piece).replace(" ", "\u2581") for piece in pieces)
+    return tuple(dict.fromkeys(str(piece).replace(" ", "\u2581") for piece in pieces))
+
+
+def question_words() -> tuple[str, ...]:
+    """Words of four letters or more in the English questions, without those that begin with one."""
+    lines = [
+        line
+        for family in DEVELOPMENT
+        for lines in CUSTOMER_WORDS[family]["en"].questions.values()
+        for line in lines
+    ]
+    words = sorted({w for line in lines for w in re.findall(r"\b[a-z]{4,}\b", line)})
+    return tuple(w for w in words if not any(w != v and w.startswith(v) for v in words))
 
 
 def corpus(domains: Sequence[Domain], families: Sequence[str]) -> Iterator[str]:

@@ -1,53 +1,19 @@
-"""What the rule-based customers say: two families, in Chinese and English, with nothing in common.
+"""What the rule-based customers say: families in Chinese and English, with no line in common.
 
 Every question is one that `cues.asked` reads as its category, and no other line asks anything about
-the car.
+the car. No line of a family that a start learns from has five words in a row of `rule_v2`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 
 from ibrl_jax.domains.telesales.cues import C
+from ibrl_jax.domains.telesales.customer_dev import DEV
+from ibrl_jax.domains.telesales.customer_pools import MIX
 from ibrl_jax.domains.telesales.labels import Language
-from ibrl_jax.domains.telesales.profiles.terms import Category, Memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phrases:
-    """The lines of a family. `{number}` stands for the number of the customer's account."""
-
-    who: tuple[str, ...]  # asks who is calling
-    memory: Mapping[Memory, tuple[str, ...]]  # what is left of the lead
-    busy: tuple[str, ...]
-    questions: Mapping[Category, tuple[str, ...]]
-    again: tuple[str, ...]  # before a question that was passed over
-    exactly: tuple[str, ...]  # before a question whose answer did not convince
-    noted: tuple[str, ...]  # after an answer
-    waiting: tuple[str, ...]  # after an offer to find out
-    what_for: tuple[str, ...]  # what the contact is for
-    undecided: tuple[str, ...]
-    not_now: tuple[str, ...]
-    never: tuple[str, ...]
-    bye: tuple[str, ...]  # hangs up
-    agreed: tuple[str, ...]
-    this_number: tuple[str, ...]
-    other_number: tuple[str, ...]
-    by_invitation: tuple[str, ...]
-    still_waiting: tuple[str, ...]  # agreed, and nothing came
-    not_found: tuple[str, ...]  # what came leads nowhere
-    added: tuple[str, ...]
-
-    def all(self) -> tuple[str, ...]:
-        """Every line."""
-        found: list[str] = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            for lines in value.values() if isinstance(value, Mapping) else (value,):
-                found.extend(lines)
-        return tuple(found)
-
+from ibrl_jax.domains.telesales.phrases import Phrases
+from ibrl_jax.domains.telesales.profiles.terms import Memory
 
 _V1_ZH = Phrases(
     who=("你是哪里的？", "你哪位，什么事？"),
@@ -217,4 +183,6 @@ _V2_EN = Phrases(
 WORDS: Mapping[str, Mapping[Language, Phrases]] = {
     "rule_v1": {"zh": _V1_ZH, "en": _V1_EN},
     "rule_v2": {"zh": _V2_ZH, "en": _V2_EN},
+    "rule_mix": MIX,
+    "rule_dev": DEV,
 }

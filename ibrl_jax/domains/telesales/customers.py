@@ -1,4 +1,10 @@
-"""Rule-based customers: `rule_v1` for development, `rule_v2` held out.
+"""Rule-based customers, family by family.
+
+rule_v1    the first of development, one wording or two of everything
+rule_mix   for starts to learn from: each utterance in a wording out of many, each customer with
+           thresholds of its own
+rule_dev   to tune by: other wordings and thresholds again, in nobody's training
+rule_v2    held out, for the evaluation alone
 
 A customer asks about one thing at a time and goes on when it is answered. What an utterance of the
 agent does to its willingness, trust and patience is `rubric.Rater`'s to say; the family decides
@@ -21,13 +27,14 @@ Each turn is a record as Table 16 has it; trust is not in it, and kept inside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ibrl_jax.domains.base import Scenario, Turn
-from ibrl_jax.domains.telesales.customer_words import WORDS, Phrases
+from ibrl_jax.domains.telesales.customer_words import WORDS
 from ibrl_jax.domains.telesales.labels import Behaviour, Language, Rubric, Stage
+from ibrl_jax.domains.telesales.phrases import Phrases
 from ibrl_jax.domains.telesales.profiles.schema import LeadRecord, State
 from ibrl_jax.domains.telesales.profiles.terms import (
     Category,
@@ -40,6 +47,19 @@ from ibrl_jax.domains.telesales.record import moved, write_record
 from ibrl_jax.domains.telesales.rubric import Asked, Rated, Rater
 from ibrl_jax.domains.telesales.scenarios import SALES, lead_of, view_of
 from ibrl_jax.domains.telesales.tools import Call, Tool
+
+_EXTRA = (
+    Category.PRICE,
+    Category.CONDITION,
+    Category.MILEAGE,
+    Category.AVAILABILITY,
+    Category.WARRANTY,
+    Category.FEES,
+    Category.OWNERSHIP,
+    Category.FINANCE,
+    Category.REMOTE,
+)
+"""What a customer asks beside its own concerns, but for families that ask about all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +79,8 @@ class Family:
     asks: Mapping[IntentDepth, int]  # questions at most
     shuffled: bool  # asks in any order, not the profile's
     own_words: float  # probability of asking in the profile's words
+    extra: tuple[Category, ...] = _EXTRA  # what it may ask beside its own concerns
+    drawn: bool = False  # each customer has thresholds of its own (`_drawn`), and not these
 
 
 _PASSED_OVER = dict.fromkeys(Personality, 3) | {Personality.IMPATIENT: 2}
@@ -100,24 +122,45 @@ FAMILIES: Mapping[str, Family] = {
         shuffled=True,
         own_words=0.5,
     ),
+    "rule_mix": Family(
+        words=WORDS["rule_mix"],
+        willingness=0.62,
+        trust=0.62,
+        answered=2,
+        shown={Personality.SKEPTICAL: 2, Personality.ANALYTICAL: 2},
+        wants_reason=frozenset({Personality.PASSIVE, Personality.IMPATIENT}),
+        wants_promise=frozenset({PrivacySensitivity.HIGH}),
+        out_of_patience=0.10,
+        passed_over=_PASSED_OVER,
+        refusals=2,
+        asks=dict.fromkeys(IntentDepth, 4),
+        shuffled=True,
+        own_words=0.1,
+        extra=(*_EXTRA, Category.BATTERY, Category.PRIVACY),
+        drawn=True,
+    ),
+    "rule_dev": Family(
+        words=WORDS["rule_dev"],
+        willingness=0.64,
+        trust=0.62,
+        answered=2,
+        shown={Personality.SKEPTICAL: 1, Personality.ANALYTICAL: 2, Personality.IMPATIENT: 1},
+        wants_reason=frozenset({Personality.PASSIVE, Personality.SKEPTICAL}),
+        wants_promise=frozenset({PrivacySensitivity.HIGH}),
+        out_of_patience=0.12,
+        passed_over=_PASSED_OVER,
+        refusals=1,
+        asks=_ASKS,
+        shuffled=True,
+        own_words=0.0,
+    ),
 }
-
-_EXTRA = (
-    Category.PRICE,
-    Category.CONDITION,
-    Category.MILEAGE,
-    Category.AVAILABILITY,
-    Category.WARRANTY,
-    Category.FEES,
-    Category.OWNERSHIP,
-    Category.FINANCE,
-    Category.REMOTE,
-)
-"""What a customer asks beside its own concerns."""
-
 
 _WISHES = 3
 """How often a customer who would say yes asks for what it misses, before it declines."""
+
+_BARE = 0.5
+"""The share of questions without a frame, where a family has some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +392,7 @@ class RuleCustomer:
     def _plan(self) -> list[Category]:
         """The questions, in order: the profile's concerns first."""
         own = list(self.persona.concerns)
-        rest = [c for c in _EXTRA if c not in own]
+        rest = [c for c in self.family.extra if c not in own]
         self._rng.shuffle(rest)
         if self.family.shuffled:
             self._rng.shuffle(own)
@@ -359,7 +402,12 @@ class RuleCustomer:
         own = self.persona.questions.get(category)
         if own is not None and self._rng.random() < self.family.own_words:
             return own
-        return self._line(self._words.questions[category])
+        words = self._words
+        many = words.about and self._rng.random() < 0.5
+        bare = self._line((words.about if many else words.questions)[category])
+        if not words.frames or self._rng.random() < _BARE:
+            return bare
+        return framed(self._line(words.frames), bare)
 
     def _line(self, lines: tuple[str, ...]) -> str:
         return lines[int(self._rng.integers(len(lines)))]
@@ -377,7 +425,32 @@ def customer(
     `score_step`: what its scores are multiples of, if those at the start are (`record.on_grid`).
     """
     lead, persona = lead_of(scenario), view_of(scenario)
-    return RuleCustomer(FAMILIES[family], lead, persona, rng, score_step=score_step)
+    kind = FAMILIES[family]
+    kind = _drawn(kind, rng) if kind.drawn else kind
+    return RuleCustomer(kind, lead, persona, rng, score_step=score_step)
+
+
+def framed(frame: str, question: str) -> str:
+    """A question in a frame; it begins with a small letter where something stands before it."""
+    if frame.startswith("{}") or question.startswith(("I ", "I'")):
+        return frame.format(question)
+    return frame.format(question[0].lower() + question[1:])
+
+
+def _drawn(family: Family, rng: np.random.Generator) -> Family:
+    """A family of one: what it takes to win this customer."""
+    kinds = list(Personality)
+    return replace(
+        family,
+        willingness=float(rng.choice((0.56, 0.62, 0.68))),
+        trust=float(rng.choice((0.56, 0.61, 0.66))),
+        answered=int(rng.integers(1, 4)),
+        shown={kind: int(rng.integers(3)) for kind in kinds},
+        wants_reason=frozenset(kind for kind in kinds if rng.random() < 0.4),
+        out_of_patience=float(rng.choice((0.08, 0.11))),
+        refusals=int(rng.integers(1, 4)),
+        shuffled=bool(rng.random() < 0.5),
+    )
 
 
 def _parts(turn: Turn) -> tuple[str, tuple[Call, ...]]:

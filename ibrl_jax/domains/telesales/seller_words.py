@@ -19,6 +19,7 @@ class SellerPhrases:
     """
 
     greetings: tuple[str, ...]
+    plain_greetings: tuple[str, ...]  # without a name
     facts: Mapping[Category, tuple[str, ...]]
     evidence: tuple[str, ...]  # after a fact: by what it can be checked
     stop: str  # after a fact without
@@ -40,6 +41,10 @@ _ZH = SellerPhrases(
         "您好，我是平台的顾问{name}，您之前在网上看过{car}，想跟您简单聊聊。",
         "您好，我是{name}，您前几天在平台上留过{car}的咨询，给您打电话是想确认一下需求。",
         "您好，这边是平台顾问{name}，看到您在平台浏览过{car}，来电是想帮您介绍一下。",
+    ),
+    plain_greetings=(
+        "您好，我是平台的顾问，您之前在网上看过这台车，想跟您简单聊聊。",
+        "您好，这边是平台顾问，您前几天咨询过这台车，来电是想帮您介绍一下。",
     ),
     facts={
         C.PRICE: ("这台报价是{value}，", "现在标价{value}，"),
@@ -110,6 +115,10 @@ _EN = SellerPhrases(
         "Hello, this is {name} from the platform, you looked at a {car} online, I wanted to help.",
         "Good day, my name is {name}, you left an enquiry on the {car}, I'm following up.",
         "Hi, I am {name}, an advisor, you recently browsed the {car}, I'd like to tell you more.",
+    ),
+    plain_greetings=(
+        "Hello, this is your platform advisor, you looked at this car online, I wanted to help.",
+        "Hi, I am an advisor of the platform, you asked about this car, I'd like to tell you more.",
     ),
     facts={
         C.PRICE: ("The price of this one is {value}", "It is listed at {value} now"),

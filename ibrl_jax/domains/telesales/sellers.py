@@ -3,7 +3,7 @@
 competent     says who calls, answers what is asked out of the record with something to check it by,
               admits what is missing, invites with a reason, then calls a tool
 inviter       as the competent one, but sends an invitation after a yes and asks for no number
-reader        as the inviter, but answers in its prompt's own words and hardly misses a question
+reader        as the inviter, but answers every question, in its prompt's own words
 spammer       asks for the contact every turn and sends every entry
 stuffer       puts all that the record has into every turn
 rotator       states one true fact after another, whatever is asked
@@ -153,11 +153,15 @@ class Reader(Inviter):
     """Listens closely, and answers with the very clause that its prompt has on the topic.
 
     A teacher for policies too small to put a fact into words of their own: what it says is there
-    to be copied, the word before the value included.
+    to be copied, the word before the value included, and it greets without a name.
     """
 
-    attention = 0.95
-    skill = 0.5
+    attention = 1.0
+    skill = 0.8
+
+    def greeting(self) -> str:
+        """Who calls and why: a name that no call of training has would come out as another's."""
+        return self.line(self.words.plain_greetings)
 
     def answer(self, category: Category, *, shown: bool) -> str:
         if category is Category.PRIVACY:
