@@ -36,14 +36,14 @@ def main(argv: Sequence[str], console: Console) -> None:
         sentence = contest_sentence(table, to)
     else:
         from ibrl_jax.evaluation.told import told
-        from ibrl_jax.trainer.contest import contest_of_run
+        from ibrl_jax.trainer.contest import contest_of_run, to_be_done
         from ibrl_jax.trainer.run import RunFolder
 
         folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
         config = configs.override(folder.config(), options.overrides)
         table = contest_of_run(folder, config, notes(console))
         came, shown = told(table), f"make report RUN={folder.path} shows it"
-        sentence = f"{came}; {shown}" if came else shown
+        sentence = (f"{came}; {shown}" if came else shown) + to_be_done(table)
         folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

@@ -222,6 +222,9 @@ def test_a_run_is_finished_when_it_left_all_that_is_asked_for(tmp_path: Path) ->
     assert not many.job(SMOKE, [root, "--config.iterations=9"], 0, evaluate=False).finished
     write_json(folder.path / "evaluation.json", {})
     assert many.job(SMOKE, [root], 0, evaluate=True).finished
+    left = {"dialogues": 4, "broken_off": 1}
+    write_json(folder.path / "evaluation.json", {"unfinished": left})
+    assert not many.job(SMOKE, [root], 0, evaluate=True).finished
     (folder.policy("agent1") / "policy.json").unlink()
     assert not many.job(SMOKE, [root], 0, evaluate=False).finished
 

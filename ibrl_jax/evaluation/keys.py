@@ -21,7 +21,7 @@ from ibrl_jax import __version__
 from ibrl_jax.dialogue.build import at_once
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.dialogue.tokenizers import fingerprint
-from ibrl_jax.evaluation.audits import auditor_name
+from ibrl_jax.evaluation.audits import audit_key, auditor_name
 from ibrl_jax.evaluation.cells import Contestant, Planned
 from ibrl_jax.evaluation.columns import Column, evaluation_scenarios
 from ibrl_jax.evaluation.store import BLOCK
@@ -98,6 +98,7 @@ class Keys:
         auditor = auditor_name(config, self._cast)
         domain = config[config.domain].to_dict()
         asked = self._endpoint(auditor) if auditor in config.endpoints else None
+        audits = audit_key(config)
         return {
             "ibrl_jax": self._versions["ibrl_jax"],
             "block": BLOCK,
@@ -106,6 +107,7 @@ class Keys:
             "prompts": self._prompts,
             "retries": config.evaluation.retries,
             "auditor": [auditor, asked],
+            **({"audits": audits} if audits else {}),
         }
 
     @cached_property

@@ -3,7 +3,8 @@
 A cell is a file of JSON lines. Each line says with which key it was played (a hash of all that
 shapes the cell) and which of the cell's dialogues it is; what was written under another key, or
 after the last whole block, is played again. What an endpoint's failure broke off is played again
-too, in its place.
+too, in its place. What has come and is not a part of the file yet is kept beside it
+(`evaluation.journal`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ibrl_jax.domains.base import Outcome
+from ibrl_jax.domains.base import Outcome, Turn
 from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.audits import Call
 from ibrl_jax.evaluation.cells import Planned, Played
+from ibrl_jax.evaluation.journal import Journal
 
 BLOCK = 200
 """Dialogues that are played together and kept together."""
@@ -72,18 +75,34 @@ class Store:
 
 
 class KeptCell:
-    """One cell's file. `rows` is what tables need of the dialogues in it, in the plan's order."""
+    """One cell's file. `rows` is what tables need of the dialogues in it, in the plan's order.
+
+    `early` holds dialogues that have ended and are not in the file; `audits` the outcomes of those
+    in it that were audited since.
+    """
 
     def __init__(self, file: Path, policy: str, column: str, key: str) -> None:
         self._file = file
         self._of_cell = {"policy": policy, "column": column, "key": key}
         self.rows: list[dict[str, Any]] = []
+        self.early = Journal(file.with_name(f"{file.name}.part"), key)
+        self.audits = Journal(file.with_name(f"{file.name}.audits"), key)
 
     def read(self, planned: int) -> bool:
         """Take whole blocks of this key, and leave them alone in the file.
 
         True if there were dialogues of another key.
         """
+        other = self._read(planned)
+        self.early.read()
+        self.early.forget(set(range(len(self.rows))) - set(self.broken_off))
+        self.audits.read()
+        self.audits.forget([i for i in self.audits.rows if i >= len(self.rows)])
+        for index, row in self.audits.rows.items():
+            self.rows[index]["outcome"] = row["outcome"]
+        return other
+
+    def _read(self, planned: int) -> bool:
         if not self._file.is_file():
             return False
         ends, other = [0], False
@@ -109,8 +128,7 @@ class KeptCell:
     @property
     def broken_off(self) -> list[int]:
         """The indices of dialogues that the failure of an endpoint broke off."""
-        reasons = [_failure(row) for row in self.rows]
-        return [i for i, reason in enumerate(reasons) if (reason or "").startswith(_OF_ENDPOINT)]
+        return [i for i, row in enumerate(self.rows) if is_broken_off(_failure(row))]
 
     def about(self, index: int, plan: Planned) -> dict[str, Any]:
         """What a line says of its place in the evaluation."""
@@ -124,21 +142,65 @@ class KeptCell:
         with self._file.open("ab") as file:
             _write(file, lines)
         self.rows += [row for line in lines if (row := _row(line))]
+        self.early.forget(row["index"] for row in rows)
 
     def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep these in place of those of the same index, all or none; not what failed again."""
         mended = {row["index"]: _line(row) for row in rows if _failure(row) is None}
         if not mended:
             return
+        self._rewrite(lambda i, line: mended.get(i, line))
+        for index, line in mended.items():
+            self.rows[index] = _row(line) or {}
+        self.early.forget(mended)
+
+    def calls(self, planned: Sequence[Planned], indices: Sequence[int]) -> dict[int, Call]:
+        """Dialogues of the file as an auditor is shown them, by index."""
+        wanted, found = set(indices), {}
+        with self._file.open("rb") as lines:
+            for index, line in enumerate(lines):
+                if index in wanted:
+                    found[index] = Call(
+                        scenario=planned[index].scenario,
+                        turns=tuple(_turn(turn) for turn in json.loads(line)["turns"]),
+                        outcome=outcome_of(self.rows[index]),
+                    )
+        return found
+
+    def audited(self, index: int, outcome: Outcome) -> None:
+        """Keep the outcome of a dialogue that was audited."""
+        values = {
+            "end_reason": outcome.end_reason,
+            "success": outcome.success,
+            "facts": dict(outcome.facts),
+            "offender": outcome.offender,
+            "joint": list(outcome.joint),
+        }
+        self.audits.keep(index, {"outcome": values})
+        self.rows[index]["outcome"] = json.loads(json.dumps(values))
+
+    def settle(self) -> None:
+        """Put what audits found into the dialogues' own lines, all of it or nothing."""
+        found = self.audits.rows
+        if found:
+            self._rewrite(
+                lambda i, line: (
+                    _line(json.loads(line) | {"outcome": found[i]["outcome"]})
+                    if i in found
+                    else line
+                )
+            )
+            self.audits.forget(list(found))
+
+    def _rewrite(self, line_of: Callable[[int, bytes], bytes]) -> None:
+        """The file anew, whole or not at all; `line_of` gives each line, by index and as it was."""
         beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         try:
             with self._file.open("rb") as lines, beside.open("wb") as file:
-                _write(file, (mended.get(i, line) for i, line in enumerate(lines)))
+                _write(file, (line_of(i, line) for i, line in enumerate(lines)))
             beside.replace(self._file)
         finally:
             beside.unlink(missing_ok=True)
-        for index, line in mended.items():
-            self.rows[index] = _row(line) or {}
 
 
 def cell_file(policy: str, column: str) -> str:
@@ -149,19 +211,33 @@ def cell_file(policy: str, column: str) -> str:
 
 def played_of(plan: Planned, row: Mapping[str, Any]) -> Played:
     """What tables need of a line of a cell's file."""
-    outcome = row["outcome"]
     return Played(
         plan=plan,
-        outcome=Outcome(
-            end_reason=outcome["end_reason"],
-            success=outcome["success"],
-            facts=outcome["facts"],
-            offender=outcome["offender"],
-            joint=tuple(outcome["joint"]),
-        ),
+        outcome=outcome_of(row),
         retries=sum(row["retries"].values()),
         failed=_failure(row),
     )
+
+
+def outcome_of(row: Mapping[str, Any]) -> Outcome:
+    """The outcome of a line of a cell's file."""
+    values = row["outcome"]
+    return Outcome(
+        end_reason=values["end_reason"],
+        success=values["success"],
+        facts=values["facts"],
+        offender=values["offender"],
+        joint=tuple(values["joint"]),
+    )
+
+
+def is_broken_off(reason: str | None) -> bool:
+    """Whether a dialogue that failed for a reason would be another one if it were played again."""
+    return (reason or "").startswith(_OF_ENDPOINT)
+
+
+def _turn(values: Mapping[str, Any]) -> Turn:
+    return Turn(**{**values, "flags": tuple(values["flags"])})
 
 
 def _failure(row: Mapping[str, Any]) -> str | None:

@@ -28,6 +28,7 @@ from ibrl_jax.reporting.runs import Run, read_run, series
 from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
 from ibrl_jax.reporting.tables import Row, Table, lay_out, p_value, percent, share
 from ibrl_jax.reporting.transcripts import Sample, embed, sample_groups
+from ibrl_jax.reporting.unfinished import audited, unfinished
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -100,6 +101,8 @@ def _page(run: Run, table: Table | None, sample: Sample) -> str:
         comparisons=(run.evaluation or {}).get("comparisons") or [],
         audit_heads=HEADS,
         audits=audit_rows(table) if table and table.auditor else [],
+        audited=audited(run.evaluation or {}),
+        unfinished=unfinished(run.evaluation or {}),
         figures=_figures(run, table),
         config=_flat(run.config or {}),
         sample=sample,

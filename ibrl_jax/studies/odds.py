@@ -11,7 +11,7 @@ profiles of several dialogues both are here, labelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -70,10 +70,10 @@ def odds_of_failing(results: Results) -> Piece:
     text += (
         f"\n\nOdds of failing over those of {against}, all its roles together: above 1, it fails "
         f"more often.{_PROFILES if len(_kinds(results)) > 1 else ''} Logistic GEE, independence "
-        "working correlation, sandwich errors, one row a dialogue (or profile and seed), clustered "
-        "by scenario, which is one cluster at all seeds; over the seeds that both have; Holm "
-        "within a column (and kind). These compare the policies that came out; whether a *method* "
-        "is better is asked of the seeds.\n"
+        "working correlation, sandwich errors, one row a dialogue (or profile, policy and seed), "
+        "clustered by scenario, which is one cluster at all seeds; over the seeds that both have; "
+        "Holm within a column (and kind). These compare the policies that came out; whether a "
+        "*method* is better is asked of the seeds.\n"
     )
     rows = [one.as_json() for one in found]
     return Piece(markdown=text, rows=rows, data=rows)
@@ -99,8 +99,9 @@ def compared(results: Results) -> list[Compared]:
                 for row in others:
                     mine = _arms(results, (row,), column, kind)
                     if seeds := tuple(seed for seed in mine if seed in theirs):
-                        arms = (_joined(name, theirs, seeds), _joined(row, mine, seeds))
-                        pairs.append((seeds, odds_ratio(*arms, results.statistics)))
+                        reference = _joined(name, [theirs[seed] for seed in seeds])
+                        arm = _joined(row, [mine[seed] for seed in seeds])
+                        pairs.append((seeds, odds_ratio(reference, arm, results.statistics)))
                 family = corrected([ratio for _, ratio in pairs])
                 found += [
                     Compared(
@@ -116,9 +117,10 @@ def compared(results: Results) -> list[Compared]:
 
 
 def by_profile(cell: Cell, success: Measured, dialogues: int) -> Arm:
-    """Whether each profile had no success, a row a profile.
+    """Whether each profile had no success with one policy, a row a profile.
 
-    `dialogues` is how many a profile has; one that lacks some of them is left out.
+    `dialogues` is how many a profile has; one that lacks some of them is left out. Several policies
+    have to be asked one by one: together, a profile would have that many more tries.
     """
     names, at = np.unique(cell.clusters, return_inverse=True)
     counts = np.bincount(at, minlength=len(names))
@@ -135,27 +137,33 @@ def _kinds(results: Results) -> tuple[Kind, ...]:
 
 
 def _arms(results: Results, rows: Sequence[str], column: str, kind: Kind) -> dict[int, Arm]:
-    """What some rows did together in a column, at each seed that has anything of them."""
+    """What some rows did in a column, at each seed that has all of them and anything to count.
+
+    A profile is counted once for each of the rows, with that policy's dialogues alone.
+    """
     success = results.design.measures[0]
-    cells = {s: cell for s, cell in results.by_seed(rows, column).items() if cell.n}
-    if kind == "dialogue":
-        found = {
-            seed: Arm(name="", fails=1.0 - cell.values[success.key], clusters=cell.clusters)
-            for seed, cell in cells.items()
-        }
-    else:
-        pooled = {c.name: len(c.counterparts) for c in results.design.columns}.get(column, 1)
-        dialogues = results.plan.evaluations[0].config.evaluation.seeds * pooled * len(rows)
-        found = {seed: by_profile(cell, success, dialogues) for seed, cell in cells.items()}
-    return {seed: arm for seed, arm in found.items() if arm.fails.size}
+    pooled = {c.name: len(c.counterparts) for c in results.design.columns}.get(column, 1)
+    found = {}
+    for seed in results.by_seed(rows, column):
+        cells = [cell for row in rows if (cell := results.cells[row, column][seed]).n]
+        if kind == "dialogue":
+            arms = [
+                Arm(name="", fails=1.0 - c.values[success.key], clusters=c.clusters) for c in cells
+            ]
+        else:
+            dialogues = results.plan.evaluations[0].config.evaluation.seeds * pooled
+            arms = [by_profile(cell, success, dialogues) for cell in cells]
+        if sum(arm.fails.size for arm in arms):
+            found[seed] = _joined("", arms)
+    return found
 
 
-def _joined(name: str, arms: Mapping[int, Arm], seeds: Sequence[int]) -> Arm:
-    """One arm of those of some seeds; a scenario is the same cluster at all of them."""
+def _joined(name: str, arms: Sequence[Arm]) -> Arm:
+    """One arm of those of some rows and seeds; a scenario is the same cluster in all of them."""
     return Arm(
         name=name,
-        fails=np.concatenate([arms[seed].fails for seed in seeds]),
-        clusters=np.concatenate([arms[seed].clusters for seed in seeds]),
+        fails=np.concatenate([arm.fails for arm in arms]),
+        clusters=np.concatenate([arm.clusters for arm in arms]),
     )
 
 

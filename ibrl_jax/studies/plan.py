@@ -27,9 +27,11 @@ from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation.audits import audit_key
+from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.settings import ROLES
-from ibrl_jax.studies.contents import contents
 from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resolved
+from ibrl_jax.trainer.contents import contents, flat
 from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.jobs import is_finished
 from ibrl_jax.trainer.policies import is_policy
@@ -201,7 +203,7 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
     How often policies are kept counts too: a study that needs snapshots must not find a run that
     has none.
     """
-    values = dict(_flat(as_json(config)))
+    values = flat(as_json(config))
     kept = {key: value for key, value in values.items() if not _apart(key)}
     kept["run.snapshots_every"] = values["run.snapshots_every"]
     if files := contents(kept):
@@ -213,16 +215,6 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
 def _apart(key: str) -> bool:
     parts = key.split(".")
     return any(named_by(".".join(parts[:n]), _APART) for n in range(1, len(parts) + 1))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", value))
-    return found
 
 
 def _key(values: Any) -> str:
@@ -300,6 +292,8 @@ def _evaluation(
     named = planned.policy(Row(label="start", policy="start"))
     settings["counterparts"] = [text.replace(named, START) for text in settings["counterparts"]]
     shaped_by = {"run": shaping(config), "evaluation": settings}
+    if audits := audit_key(config):
+        shaped_by["audits"] = audits
     of_runs = any(START in column.counterparts for column in design.columns)
     what = "references" if references else run.name
     folder = Path(config.run.root) / "evaluations" / f"{what}-{_key(shaped_by)}" / f"seed{seed}"
@@ -316,12 +310,18 @@ def _evaluation(
             command=(*command, *planned.overrides, *changes, f"--to={folder}"),
             folder=folder,
             total=0,
-            finished=is_of_today(folder)
+            finished=is_whole(folder)
             and (bool(references and not of_runs) or planned.job.finished),
             after=() if references and not of_runs else (planned.job.name,),
             kind="evaluation",
         ),
     )
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an evaluation is of today and nothing of it is left to do: no dialogue that an
+    endpoint broke off, no audit that is open."""
+    return is_of_today(folder) and not unfinished(read_json(folder / "evaluation.json"))
 
 
 def is_of_today(folder: Path) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.statistics import StatisticsSettings
 from ibrl_jax.reporting.runs import read_lines
+from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.studies.declare import Design, Measured, Study
 from ibrl_jax.studies.plan import Plan, is_of_today
 from ibrl_jax.trainer.run import read_json
@@ -139,6 +140,11 @@ def collect(
             continue
         found = read_json(file)
         evaluations[what, planned.seed] = found
+        absent += [
+            f"of the evaluation of {what} at seed {planned.seed}, {clause}; the same command goes "
+            "on with these"
+            for clause in unfinished(found)
+        ]
         outcomes = read_outcomes(planned.folder / "outcomes.csv")
         for (policy, column), cell in _cells(outcomes, found).items():
             if policy in planned.rows:

@@ -23,15 +23,17 @@ from ibrl_jax import config as configs
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.evaluation import crossplay
-from ibrl_jax.evaluation.cells import Contestant
+from ibrl_jax.evaluation.audits import has_ended, is_open
+from ibrl_jax.evaluation.cells import Cell, Contestant
 from ibrl_jax.evaluation.columns import HELD_OUT, Column
 from ibrl_jax.evaluation.keys import Keys, versions
 from ibrl_jax.evaluation.leakage import Leakage, check
 from ibrl_jax.evaluation.matches import Games, playable
 from ibrl_jax.evaluation.outcomes import outcome_rows, value_names, write_outcomes
-from ibrl_jax.evaluation.store import Store
+from ibrl_jax.evaluation.store import Store, is_broken_off
 from ibrl_jax.evaluation.table import table_of
 from ibrl_jax.evaluation.told import headline, told
+from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.trainer.entries import Entries, entries_of
 from ibrl_jax.trainer.frozen import run_config
 from ibrl_jax.trainer.policies import START
@@ -82,7 +84,14 @@ def contest_sentence(table: Mapping[str, Any], to: Path) -> str:
     coverage, rows = table["coverage"], len(table["rows"])
     dialogues = f"{coverage['scored']} of {coverage['planned']} dialogues with a result"
     text = f"{to}: {rows} {'policy' if rows == 1 else 'policies'}, {dialogues}"
-    return f"{text}: {told(table)}" if table["columns"] else text
+    text += f": {told(table)}" if table["columns"] else ""
+    return text + to_be_done(table)
+
+
+def to_be_done(table: Mapping[str, Any]) -> str:
+    """What another start of the evaluation would go on with, as the end of a line; or nothing."""
+    found = unfinished(table)
+    return f"; {', '.join(found)}: the same command goes on with these" if found else ""
 
 
 def _held(
@@ -113,6 +122,10 @@ def _held(
             "policies": [_about(row, entries, games.keys) for row in entries.rows],
             "counterparts": {name: games.keys.identity(name) for name in games.keys.met},
             "coverage": {"planned": len(outcomes), "scored": scored},
+            "unfinished": left_to_do(
+                [cell for row in cells.values() for cell in row.values()] + [*crossed.values()],
+                audited=bool(games.auditor),
+            ),
             "leakage": leakage.as_json(),
             "scenarios": games.keys.scenarios,
             "versions": versions(),
@@ -129,6 +142,19 @@ def _held(
             draw(matrix, to)
         write_json(to / "evaluation.json", table)
     return table
+
+
+def left_to_do(cells: Sequence[Cell], *, audited: bool) -> dict[str, int]:
+    """What of the dialogues is still to be done; see `reporting.unfinished`."""
+    played = [p for cell in cells for p in cell.played]
+    counts = {
+        "dialogues": len(played),
+        "broken_off": sum(is_broken_off(p.failed) for p in played),
+    }
+    if audited:
+        counts["calls"] = sum(has_ended(p.outcome) for p in played)
+        counts["unaudited"] = sum(is_open(p.outcome) for p in played)
+    return counts
 
 
 def _leakage(config: ConfigDict, entries: Entries, columns: Sequence[Column]) -> Leakage:

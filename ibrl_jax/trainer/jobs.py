@@ -24,9 +24,10 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.trainer.jobs_board import Board
 from ibrl_jax.trainer.processes import Ending, Job, Running
-from ibrl_jax.trainer.run import RunFolder
+from ibrl_jax.trainer.run import RunFolder, read_json
 
 _LOOKS = 0.1
 """Seconds between looks at what runs."""
@@ -180,7 +181,8 @@ def is_finished(folder: RunFolder, config: ConfigDict, *, evaluate: bool) -> boo
     roles = [role for role, settings in config.roles.items() if settings.train]
     if not all((folder.policy(role) / "policy.json").is_file() for role in roles):
         return False
-    return not evaluate or (folder.path / "evaluation.json").is_file()
+    evaluation = folder.path / "evaluation.json"
+    return not evaluate or (evaluation.is_file() and not unfinished(read_json(evaluation)))
 
 
 def seeds_of(text: str) -> list[int]:

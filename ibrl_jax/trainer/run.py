@@ -2,7 +2,7 @@
 
 ```
 runs/<name>/seed<k>/
-  config.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/
+  config.json  contents.json  metrics.jsonl  dialogues/iter_000012.jsonl  checkpoints/<iteration>/
   policies/<role>/  policies/<role>@<iteration>/  tensorboard/
   evaluation.json  outcomes.csv  evaluation/  report.html  summary.json
   log.txt (where `make seeds` or a table started it)

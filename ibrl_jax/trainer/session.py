@@ -42,6 +42,7 @@ from ibrl_jax.trainer import tune
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.clock import compiled
+from ibrl_jax.trainer.contents import check_contents, keep_contents
 from ibrl_jax.trainer.frozen import snapshot
 from ibrl_jax.trainer.iteration import Iteration
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
@@ -209,6 +210,7 @@ def train(
     with ExitStack() as held:
         if hosts.is_first:
             folder.check(config)
+            check_contents(folder, config)
             held.enter_context(folder.lock())
         hosts.barrier("the run's folder")
         stage = set_up(config, note, folder, hosts, to_play=folder.ended < config.iterations)
@@ -264,6 +266,8 @@ def _claim(stage: Stage, folder: RunFolder) -> None:
     if start is not None:
         began = folder.begun
         folder.claim(config)
+        if not began:
+            keep_contents(folder, config)
         folder.rewind(stage.algorithm.iteration)
         about, started = {"source": START}, folder.policy(START)
         save_policy(started, start, stage.speech, about, base=base, keep=began)

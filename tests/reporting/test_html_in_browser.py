@@ -1,6 +1,7 @@
 """The report in a real browser: the table is there, the transcripts fill in, nothing fails."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 from ibrl_jax.reporting.html import write_report
 from tests.reporting.fake_run import build
+from tests.reporting.test_audits import evaluation as calls
 
 BROWSER = next(
     (
@@ -28,7 +30,7 @@ def report(tmp_path_factory):
     return write_report(build(tmp_path_factory.mktemp("run")))
 
 
-def dom(report, fragment="", *, profile):
+def dom(report, fragment="", *, profile, width=1280):
     """The page's DOM once its script ran; fails on an uncaught error or a blocked script."""
     done = subprocess.run(
         [
@@ -36,6 +38,7 @@ def dom(report, fragment="", *, profile):
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            f"--window-size={width},900",
             "--enable-logging=stderr",
             "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={profile}",
@@ -104,6 +107,31 @@ def test_reader_can_pick_a_group_and_open_one_turns_tokens(report, tmp_path):
     assert re.search(r'aria-pressed="true">3: \d of 4 succeed', page)
     assert page.count('aria-expanded="true"') == 1
     assert 'data-tip="' in page
+
+
+@pytest.mark.parametrize("domain", ["dond", "telesales"])
+def test_no_table_scrolls_sideways_at_1280_pixels(tmp_path, domain):
+    folder = build(tmp_path / "run", iterations=2, groups=1)
+    file = folder / "evaluation.json"
+    found = calls(auditor="rules") if domain == "telesales" else json.loads(file.read_text())
+    names = [c["name"] for c in found["columns"]] if domain == "dond" else []
+    for name in ["all held-out", "boulware", "in-system"] if names else []:  # eight in all
+        found["columns"].append({"name": name, "kind": "held-out"})
+        for row in found["rows"]:
+            row["cells"][name] = row["cells"][names[0]] | {"agreement": 1.0}
+    file.write_text(json.dumps(found))
+    page = dom(
+        scripted(
+            write_report(folder),
+            "document.querySelectorAll('details').forEach(d => d.open = true);"
+            "const wide = [...document.querySelectorAll('.scroll, main')]"
+            ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent.slice(0, 40));"
+            "document.body.dataset.wide = wide.length ? wide.join() : 'none';",
+        ),
+        profile=tmp_path / "profile",
+    )
+    (wide,) = re.findall(r'data-wide="([^"]*)"', page)
+    assert wide == "none"
 
 
 def test_error_in_the_page_would_be_noticed(report, tmp_path):

@@ -78,6 +78,35 @@ def test_both_ratios_come_out_and_say_of_what(tmp_path: Path) -> None:
     assert "| A | a failed profile | alone | 50.0 / 80.0 |" in piece.markdown
 
 
+def test_a_profile_has_no_more_tries_with_a_reference_of_several_policies(tmp_path: Path) -> None:
+    """Worked by hand: success of a profile's three calls, by policy.
+
+    profile     0  1  2  3  4  5  6  7  8  9    profiles without any
+    first       .  .  .  .  1  1  1  1  1  1    4 of 10
+    second      1  1  .  .  .  .  1  1  1  1    4 of 10
+    together                                    8 of 20, and not 2 of 10
+    alone       .  .  .  .  .  1  1  1  1  1    5 of 10: odds 1
+    """
+    first, second = calls([0] * 4 + [1] * 6), calls([1, 1, 0, 0, 0, 0, 1, 1, 1, 1])
+    made = results(tmp_path, {"first": first, "alone": calls([0] * 5 + [1] * 5)})
+    pair = replace(DESIGN.runs[0], rows=DESIGN.runs[0].rows)
+    design = replace(made.design, runs=(pair, made.design.runs[1]))
+    both = replace(made, design=design, cells={**made.cells, ("second", "A"): {0: second}})
+    found = {
+        row["reference"]: row
+        for row in odds_of_failing(both).rows
+        if row["of"] == "profile" and row["policy"] == "alone"
+    }
+    together = found["pair"]
+    assert together["odds_ratio"] == pytest.approx((5 / 5) / (8 / 12))
+    assert (together["rates"], together["reference_rates"]) == (0.5, 0.4)
+    assert (together["rows"], together["reference_rows"]) == (10, 20)
+    assert together["clusters"] == 10
+    for role in ("first", "second"):
+        assert found[role]["odds_ratio"] == pytest.approx((5 / 5) / (4 / 6))
+        assert found[role]["reference_rows"] == 10
+
+
 def test_a_policy_is_compared_over_the_seeds_that_the_reference_has_too(tmp_path: Path) -> None:
     easy, hard = calls([3] * 9 + [1]), calls([0] * 9 + [2])
     made = results(

@@ -64,6 +64,21 @@ def test_a_cell_pools_the_dialogues_of_all_seeds(found: Results) -> None:
     assert pooled["n"] == 400
 
 
+def test_what_is_left_of_an_evaluation_is_told_and_what_there_is_laid_out(tmp_path: Path) -> None:
+    made = results(tmp_path, (0, 1))
+    file = made.plan.evaluations[0].folder / "evaluation.json"
+    left = {"dialogues": 300, "broken_off": 2, "calls": 298, "unaudited": 8}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"unfinished": left}))
+    again = collect(STUDY, "mini", (0, 1), made.plan)
+    assert again.missing == (
+        "of the evaluation of pair at seed 0, 2 of 300 dialogues were broken off; the same "
+        "command goes on with these",
+        "of the evaluation of pair at seed 0, 290 of 298 calls audited in full; the same "
+        "command goes on with these",
+    )
+    assert set(again.cells["first", "A"]) == {0, 1}
+
+
 def test_the_papers_cell_stands_beside_ours_as_a_share(found: Results) -> None:
     piece = result_table(found)
     assert piece.data["first"]["A"]["agreement"]["printed"] == pytest.approx(0.9)

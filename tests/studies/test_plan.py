@@ -13,10 +13,12 @@ from safetensors.numpy import save_file
 
 from ibrl_jax.config import describe
 from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation import audits
 from ibrl_jax.studies import plan as plan_module
-from ibrl_jax.studies.contents import PATHS, PATHS_OR_WORDS, content_of, contents
-from ibrl_jax.studies.declare import Column, Env, need
-from ibrl_jax.studies.plan import is_of_today, plan
+from ibrl_jax.studies.declare import Column, Design, Env, need
+from ibrl_jax.studies.plan import is_of_today, is_whole, plan
+from ibrl_jax.study import load_study
+from ibrl_jax.trainer.contents import PATHS, PATHS_OR_WORDS, content_of, contents
 from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.weights import fingerprint
 from tests.studies.fakes import DESIGN, evaluate, finish, planned
@@ -219,6 +221,47 @@ def test_an_evaluation_does_not_count_before_its_run_is_finished(tmp_path: Path)
     again = {job.name: job.finished for job in planned(tmp_path, (0,)).jobs}
     assert not again["evaluation of pair seed0"]
     assert again["evaluation of references seed0"]
+
+
+@pytest.mark.parametrize(
+    "left, due",
+    [
+        ({"dialogues": 9, "broken_off": 0}, False),
+        ({"dialogues": 9, "broken_off": 2}, True),
+        ({"dialogues": 9, "broken_off": 0, "calls": 9, "unaudited": 0}, False),
+        ({"dialogues": 9, "broken_off": 0, "calls": 9, "unaudited": 1}, True),
+    ],
+)
+def test_an_evaluation_with_something_left_to_do_is_due_again(
+    tmp_path: Path, left: dict[str, int], due: bool
+) -> None:
+    made = planned(tmp_path, (0,))
+    finish(made.runs[0])
+    one = made.evaluations[0]
+    evaluate(one, lambda *_: 1.0)
+    file = one.folder / "evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"unfinished": left}))
+    assert is_of_today(one.folder), "what there is of it is laid out"
+    assert is_whole(one.folder) is not due
+    again = {job.name: job.finished for job in planned(tmp_path, (0,)).jobs}
+    assert again["evaluation of pair seed0"] is not due
+
+
+def test_audits_are_part_of_an_evaluations_name_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = load_study("table1").designs["mini"]
+
+    def folders(design: Design) -> tuple[set[Path], set[Path]]:
+        made = plan(design, (0,), [f"--config.run.root={tmp_path}"])
+        return {r.folder.path for r in made.runs}, {e.folder for e in made.evaluations}
+
+    before = folders(calls), folders(DESIGN)
+    monkeypatch.setattr(audits, "AUDITS_VERSION", audits.AUDITS_VERSION + 1)
+    after = folders(calls), folders(DESIGN)
+    assert after[1] == before[1], "nobody audits Deal-or-No-Deal"
+    assert after[0][0] == before[0][0], "runs do not depend on it"
+    assert not after[0][1] & before[0][1]
 
 
 @pytest.mark.parametrize("key", ["seed", "name", "evaluation.policies", "evaluation.counterparts"])

@@ -239,7 +239,15 @@ def test_the_result_names_what_made_it(scene: Scene, whole: tuple[Path, dict[str
         "in_system": [],
     }
     assert written["counterparts"][scene.name("agent1")]["fingerprint"]
+    files = (to / "dialogues").rglob("*.jsonl")
+    count = sum(len(file.read_text().splitlines()) for file in files)
+    assert written["unfinished"] == {"dialogues": count, "broken_off": 0}, "with cross-play"
     assert "5 policies, 136 of 136 dialogues" in contest_sentence(table, to)
+    assert "goes on" not in contest_sentence(table, to)
+    left = {"dialogues": count, "broken_off": 2}
+    assert contest_sentence(table | {"unfinished": left}, to).endswith(
+        f"; 2 of {count} dialogues were broken off: the same command goes on with these"
+    )
 
 
 def test_a_cell_is_what_its_rows_say(whole: tuple[Path, dict[str, Any]]) -> None:

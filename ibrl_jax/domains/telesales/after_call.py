@@ -15,9 +15,9 @@ nothing in it is looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ibrl_jax.domains.base import Outcome, Scenario, Turn
 from ibrl_jax.domains.telesales.audit import (
@@ -40,6 +40,15 @@ AUDIT = "audit"
 
 RULES = "rules"
 """Who audits where no endpoint does."""
+
+AUDITS_VERSION = 1
+"""Raised by hand where the code changes what an audit of the same call finds, by rule or by an
+endpoint: evaluations that audit then begin anew. Prompts count by themselves."""
+
+CHECKS = ("audit", "claims", "labels")
+"""The questions that an auditor behind an endpoint is asked of a call."""
+
+Found = TypeVar("Found")
 
 CONTRADICTED, UNSUPPORTED = "contradicted", "unsupported"
 """The kinds of a claim: against the lead record, beyond it."""
@@ -67,30 +76,41 @@ async def by_auditor(
     """The outcome with the audit by an endpoint; its three questions are asked at once.
 
     An agent that said nothing needs no question, and a customer that said nothing none either.
+    Where the outcome has an audit by the same endpoint, only what that left unanswered is asked.
 
     Raises EndpointStop where the endpoint as a whole is at fault, ValueError for turns without the
     customer's record.
     """
     if outcome.end_reason == EndReason.ABORTED:
         return outcome
-    lead = lead_of(scenario)
-    found: dict[str, Any] = {"by": auditor.endpoint.settings.name}
-    dropped: list[str] = []
+    lead, name = lead_of(scenario), auditor.endpoint.settings.name
+    earlier: Mapping[str, Any] = outcome.facts.get(AUDIT) or {}
+    if earlier.get("by") != name:
+        earlier = {}
+    due = earlier["unanswered"] if earlier else CHECKS
+
+    async def ask(check: str, question: Callable[[], Awaitable[Found]]) -> Found | None:
+        return await question() if check in due else None
+
+    found: dict[str, Any] = {**earlier, "by": name}
+    dropped: list[str] = list(earlier.get("dropped", ()))
     unanswered: dict[str, str] = {}
     if said(turns):
         report, claims, labels = await asyncio.gather(
-            auditor.audit(lead, turns), auditor.hallucinations(lead, turns), auditor.labels(turns)
+            ask("audit", lambda: auditor.audit(lead, turns)),
+            ask("claims", lambda: auditor.hallucinations(lead, turns)),
+            ask("labels", lambda: auditor.labels(turns)),
         )
         if isinstance(report, NoVerdict):
             found |= {"fabrication": None, "leak": None}
             unanswered["audit"] = report.kind
-        else:
+        elif report is not None:
             found |= _both_labels(report.report)
             dropped += report.dropped
         if isinstance(claims, NoVerdict):
             found |= {"claimed": None, "claims": None}
             unanswered["claims"] = claims.kind
-        else:
+        elif claims is not None:
             found["claimed"] = claims.claimed
             found["claims"] = [
                 {"turn": c.turn, "kind": c.kind, "claim": c.claim, "reference": c.reference}
@@ -99,11 +119,11 @@ async def by_auditor(
             dropped += claims.dropped
     else:
         found |= _words_by_rule(lead, turns)
-        labels = await auditor.labels(turns)
+        labels = await ask("labels", lambda: auditor.labels(turns))
     if isinstance(labels, NoVerdict):
         found["labels"] = None
         unanswered["labels"] = labels.kind
-    else:
+    elif labels is not None:
         found["labels"] = {
             "checked": [verdict.turn for verdict in labels.turns],
             "mismatched": [verdict.turn for verdict in labels.mismatches],
@@ -120,7 +140,8 @@ def _with(outcome: Outcome, found: Mapping[str, Any]) -> Outcome:
         INVENTION: None if kinds is None else UNSUPPORTED in kinds,
         AUDIT: {"dropped": [], "unanswered": {}, **found},
     }
-    return replace(outcome, facts=facts, joint=(*outcome.joint, AUDIT))
+    joint = outcome.joint if AUDIT in outcome.joint else (*outcome.joint, AUDIT)
+    return replace(outcome, facts=facts, joint=joint)
 
 
 def _words_by_rule(lead: LeadRecord, turns: Sequence[Turn]) -> dict[str, Any]:

@@ -119,10 +119,8 @@ class Prompts:
         self.language: Language = language
         if folder is not None:
             _check_folder(folder)
-        self._templates = {
-            name: _ENVIRONMENT.from_string(_read(name, language, folder, length))
-            for name in PLACEHOLDERS
-        }
+        self.texts = {name: _read(name, language, folder, length) for name in PLACEHOLDERS}
+        self._templates = {name: _ENVIRONMENT.from_string(t) for name, t in self.texts.items()}
 
     def render(self, name: str, /, **values: str) -> str:
         """A prompt with its placeholders filled; values are never read as templates."""

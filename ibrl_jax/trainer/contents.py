@@ -1,7 +1,8 @@
 """What lies in the files that settings name, as hashes.
 
 A setting tells where a file lies and not what is in it, so a folder that is keyed by settings alone
-would meet what an earlier text of the same file led to.
+would meet what an earlier text of the same file led to. A run keeps the hashes that it began with
+in `contents.json`, and goes on only under the same.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from ibrl_jax.errors import UserError
 from ibrl_jax.names import kind_of
 from ibrl_jax.settings import ROLES
 from ibrl_jax.trainer.frozen import find_frozen
-from ibrl_jax.trainer.run import named_by
+from ibrl_jax.trainer.run import RunFolder, as_json, named_by, read_json, write_json
 from ibrl_jax.trainer.weights import fingerprint
 
 PATHS = (
@@ -32,8 +35,47 @@ PATHS_OR_WORDS = ("policy.tokenizer", "policy.start", "dond.prompt")
 POLICIES = ("roles.*.counterpart",)
 """Settings that name policies."""
 
+_RECORD = "contents.json"
 _BESIDE_WEIGHTS = (".json", ".jinja", ".model", ".txt")
 """What is read of a folder of weights beside these: the network, the tokenizer, the chat format."""
+
+
+def keep_contents(folder: RunFolder, config: ConfigDict) -> None:
+    """Write down what lies now in the files that a run's config names."""
+    write_json(folder.path / _RECORD, contents(flat(as_json(config))))
+
+
+def check_contents(folder: RunFolder, config: ConfigDict) -> None:
+    """Look whether a run that has begun would go on with the files that it began with.
+
+    What is no more there is not compared, nor is anything where nothing was written down.
+
+    Raises:
+        UserError: a file or folder, or a policy's weights, are others now.
+    """
+    record = folder.path / _RECORD
+    if not folder.begun or not record.is_file():
+        return
+    values, then = flat(as_json(config)), read_json(record)
+    now = contents(values)
+    for key in sorted(then.keys() & now.keys()):
+        if then[key] != now[key]:
+            what = f"config.{key} = {values[key]!r}" if key in values else f"the counterpart {key}"
+            raise UserError(
+                f"what lies in {what} has changed since the run in {folder.path} began; restore "
+                "it, or choose another --config.name or --config.seed"
+            )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their full keys, `sft.transcripts` and so on."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
