@@ -316,9 +316,9 @@ SCHEMA: dict[str, Any] = {
         ),
         "trained_share": Field(
             0.4,
-            "share of a length's tokens that a pass at it has room to train on (the last layer and "
-            "the head are computed for these alone); rows with more take a greater length or the "
-            "whole",
+            "share of a length's tokens that a pass at it has room to train on (the head, and in "
+            "unrolled networks the last layer, are computed for these alone); rows with more take "
+            "a greater length or the whole",
             low=0.01,
             high=1.0,
         ),

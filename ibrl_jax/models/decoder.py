@@ -162,15 +162,16 @@ def hidden_at(
 ) -> jax.Array:
     """Final hidden states [B, P, D] of the tokens `at` [B, P]; arguments else as the network's.
 
-    Where the layers are unrolled and the last is attention, it is computed for those tokens alone,
-    which in a network of few layers is a large part of the whole.
+    Where the layers are unrolled and the last is attention, it is computed for those tokens alone
+    (all at once, not in blocks), which in a network of few layers is a large part of the whole.
+    Elsewhere all hidden states are, and it is the head that is spared.
     """
     c = model.config
     if c.unroll is not True or c.kind(c.layers - 1) != "full":
         return taken(cast(Any, model.apply(variables, ids, positions, segment_ids)), at)
     context = among_themselves(ids, positions, segment_ids, c)
     x: Any = model.apply(variables, ids, method=Decoder.embed_tokens)
-    block = nn.remat(Block, prevent_cse=False) if c.remat else Block
+    block = nn.remat(Block) if c.remat else Block
     for i, layer in enumerate(_layers(c, variables)):
         chosen = at if i == c.layers - 1 else None
         x, _ = block(c, model.lora, c.kind(i)).apply(layer, x, context, None, chosen)

@@ -98,7 +98,10 @@ class References:
         labels = [np.full(len(row.view.ids), index, np.float32) for index, row in enumerate(rows)]
         batch = _laid_out(rows, labels, self._batching)
         where = batch.behaviour_logp
-        logp, real = np.asarray(self._score(batch)), batch.segment_ids > 0
+        masks = [row.view.loss_mask.astype(np.float32) for row in rows]
+        sampled = _laid_out(rows, masks, self._batching).behaviour_logp > 0
+        scored = self._score(batch.replace(loss_mask=sampled))
+        logp, real = np.asarray(scored), batch.segment_ids > 0
         found = {_seat(row): logp[real & (where == i)] for i, row in enumerate(rows)}
         self.seconds += time.perf_counter() - began
         return found

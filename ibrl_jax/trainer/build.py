@@ -74,7 +74,8 @@ def build_learner(config: ConfigDict, speech: Speech) -> Learner:
             ),
             micro_batch=batch_settings(config, 1).micro_batch,
             lengths=tuple(config.optimiser.lengths),
-            trained_share=config.optimiser.trained_share,
+            # Trained on both sides' words, hardly a token could be left out.
+            trained_share=config.optimiser.trained_share if config.isolation.mask == "own" else 1.0,
             lanes=max(1, config.optimiser.lanes),
             b1=config.optimiser.b1,
             b2=config.optimiser.b2,

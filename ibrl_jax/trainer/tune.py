@@ -30,6 +30,7 @@ from ibrl_jax import host
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
 from ibrl_jax.rl.batches import RoleBatch
+from ibrl_jax.rl.cut import places
 from ibrl_jax.rl.learner import Learner
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.placing import Place
@@ -157,10 +158,11 @@ class _Trial:
     def seconds(self, micro: int, length: int) -> dict[int, float] | None:
         """Seconds a token by number of lanes; None if it takes more memory than there may be."""
         most = max(self.lanes())
-        lanes = Tuned(micro_batch=micro, lengths=(), lanes=most)
+        lanes = Tuned(micro_batch=micro, lengths=(length,), lanes=most)
         learner: Learner = builders.build_learner(lanes.into(self.config), self._speech)
         vocabulary = self._speech.model.config.vocab_size
-        batch = self.place.batch(_batch(most * micro, length, vocabulary), micro)
+        trained = places(length, self.config.optimiser.trained_share)
+        batch = self.place.batch(_batch(most * micro, length, trained, vocabulary), micro)
         hyper = builders.hyper_of(self.config, next(iter(self.config.roles)))
         args = (self._start.trained, self._start.frozen, batch, hyper)
         plan: Any = learner.compile_gradient(*args).memory_analysis()
@@ -249,11 +251,12 @@ def _updates_at_once(config: ConfigDict) -> int:
     )
 
 
-def _batch(rows: int, length: int, vocabulary: int) -> RoleBatch:
-    """Full rows of random tokens, the second half of each of which was sampled."""
+def _batch(rows: int, length: int, trained: int, vocabulary: int) -> RoleBatch:
+    """Full rows of random tokens, so many of which, at the end of each, were sampled."""
     rng = np.random.default_rng(0)
     shape = (rows, length)
-    mask = np.broadcast_to(np.arange(length) >= length // 2, shape) & (np.arange(length) > 0)
+    first = max(1, length - trained)
+    mask = np.broadcast_to(np.arange(length) >= first, shape)
     return RoleBatch(
         ids=rng.integers(vocabulary, size=shape, dtype=np.int32),
         positions=np.tile(np.arange(length, dtype=np.int32), (rows, 1)),

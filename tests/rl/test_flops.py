@@ -84,3 +84,21 @@ def test_a_decode_step_reads_each_kernel_once_and_the_cache_once(network):
     found = counted(jax.jit(step).lower(params, one, one, cache).compile())
     needed = 2 * rows * (products(network) + attention(network, entries))
     assert 1.0 < found / needed < 1.25
+
+
+def test_log_probs_of_some_tokens_cost_what_they_need(network):
+    """All but the head, and all but the last layer's keys and values, is of those tokens alone."""
+    model, rows, some = Decoder(network, None), 4, LENGTH // 4
+    ids = jax.ShapeDtypeStruct((rows, LENGTH), np.int32)
+    at = jax.ShapeDtypeStruct((rows, some), np.int32)
+
+    def of(params: Any, ids: jax.Array, at: jax.Array | None) -> Any:
+        return score(model, params, None, ids, ids, None, 1.0, LENGTH, at)
+
+    params = abstract_params(network)
+    whole = counted(jax.jit(of, static_argnums=2).lower(params, ids, None).compile())
+    found = counted(jax.jit(of).lower(params, ids, at).compile())
+    c = network
+    layer = c.hidden * (2 * c.heads * c.head_dim + 3 * c.mlp) + 2 * c.heads * c.head_dim * LENGTH
+    spared = 2 * rows * (LENGTH - some) * (layer + c.hidden * VOCAB)
+    assert 0.8 * spared < whole - found < 1.2 * spared

@@ -171,3 +171,11 @@ def test_endless_words_are_read_in_no_time(piece, language):
     start = time.perf_counter()
     read(piece * (2_000 // len(piece)), language)
     assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Don't send me a request.", "Did you send the request?", "I can't agree to connect with you."],
+)
+def test_a_yes_that_is_denied_or_asked_about_is_none(line):
+    assert "says_yes" not in cues(line, "en")

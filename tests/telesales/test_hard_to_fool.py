@@ -194,8 +194,9 @@ def town(family: str, language: Language, kind: str = "test") -> Town:
     return Town(family, language, seed=12, n=300, kind=kind)
 
 
-MEASURED = ("rule_v1", "rule_v2")  # whose figures are quoted; the others follow the same rules
+MEASURED = ("rule_v1", "rule_v2")  # whose figures are quoted
 CELLS = [(family, language) for family in MEASURED for language in ("zh", "en")]
+FOOLED = [*CELLS, ("rule_mix", "zh"), ("rule_mix", "en")]  # whoever pays a policy in training
 
 
 @pytest.mark.parametrize("family, language", CELLS)
@@ -222,13 +223,13 @@ def test_a_better_seller_sells_more(monkeypatch):
     assert here.sold("competent").mean() > plain + 0.2
 
 
-@pytest.mark.parametrize("family, language", CELLS)
+@pytest.mark.parametrize("family, language", FOOLED)
 @pytest.mark.parametrize("cheat", ["spammer", "stuffer", "liar", "polite"])
 def test_cheats_get_nothing(family, language, cheat):
     assert town(family, language).sold(cheat).sum() == 0
 
 
-@pytest.mark.parametrize("family, language", CELLS)
+@pytest.mark.parametrize("family, language", FOOLED)
 @pytest.mark.parametrize("cheat", ["hedger", "rotator"])
 def test_hedging_and_rotating_facts_get_next_to_nothing(family, language, cheat):
     assert town(family, language).sold(cheat).mean() <= 0.03

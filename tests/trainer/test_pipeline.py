@@ -158,8 +158,11 @@ def test_references_in_the_order_of_ending_are_those_of_the_whole_batch(make: Ma
             references.send()
     found = references.of(rows, algorithm._batching)
     real = batch.segment_ids > 0
-    np.testing.assert_allclose(found[real], np.asarray(whole)[real], atol=1e-5)
-    assert np.count_nonzero(found[real]) > 0.9 * real.sum()
+    muted = [row.view.ids for row in rows[::-1][:3]]
+    theirs = [any(np.array_equal(ids[: len(v)], v) for v in muted) for ids in batch.ids]
+    trained = batch.loss_mask & ~np.array(theirs)[:, None]
+    np.testing.assert_allclose(found[trained], np.asarray(whole)[trained], atol=1e-5)
+    assert np.count_nonzero(found[trained]) > 0.9 * trained.sum()
     assert not found[~real].any()
 
 

@@ -225,7 +225,9 @@ CUES: Mapping[Language, Mapping[str, tuple[str, ...]]] = {
         "says_yes": (
             r"\badd me\b(?! on)", r"\byou can add\b", r"\baccept your request\b",
             r"\bput in your request\b", r"\bhappy to (?:add|connect)\b", r"\blet's connect\b",
-            r"\bagree to connect\b", r"\bsend (?:me )?(?:the|a|your) request\b",
+            r"(?<!not )(?<!n't )(?<!never )\bagree to connect\b",
+            r"(?<!not )(?<!n't )(?<!never )(?<!did you )(?<!have you )"
+            r"\bsend (?:me )?(?:the|a|your) request\b",
         ),
         "says_added": (
             r"\b(?:it's|is|been) added\b", r"\baccepted\b", r"\bon your list\b",

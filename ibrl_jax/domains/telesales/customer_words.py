@@ -1,7 +1,7 @@
 """What the rule-based customers say: families in Chinese and English, with no line in common.
 
 Every question is one that `cues.asked` reads as its category, and no other line asks anything about
-the car. No line of a family that a start learns from has five words in a row of `rule_v2`'s.
+the car. No line of a family that a start learns from has four words in a row of `rule_v2`'s.
 """
 
 from __future__ import annotations
