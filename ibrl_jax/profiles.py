@@ -6,7 +6,9 @@
 
 The first prints Markdown; `--out` also writes it there, and the same as CSV. The second writes a
 config's evaluation profiles, one a line, with their stories: by the endpoint of that name in the
-config (Table 8), or out of templates. `config.telesales.test_file` reads such a file.
+config (Table 8), or out of templates. `config.telesales.test_file` reads such a file. What the
+endpoint was asked and cost stands in `<FILE>.ledger.jsonl` beside it, which a later start for the
+same file goes on from, its budget included; the sum is printed at the end, however it ends.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def _composition(options: Options) -> Beside:
 
 def _write(options: Options, console: Console) -> None:
     """Writes the profiles with their stories, all of them or none."""
-    from ibrl_jax.dialogue.build import build_domain, build_endpoints
+    from ibrl_jax.dialogue.build import build_domain, build_endpoint
     from ibrl_jax.domains.telesales.domain import TeleSales
 
     config = configs.load(
@@ -83,25 +85,32 @@ def _write(options: Options, console: Console) -> None:
     domain = build_domain(config)
     if not isinstance(domain, TeleSales):
         raise UserError(f"the config's domain is {domain.name}; profiles are of telesales")
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     name, to = options.get("endpoint", ""), Path(options.need("to", "profiles.jsonl"))
-    profiles = domain.evaluation_set
+    if to.is_dir():
+        raise UserError(f"--to is {to}, a folder; it must be a file in it or elsewhere")
     if name and name not in config.endpoints:
         has = ", ".join(config.endpoints) or "none"
         raise UserError(f"--endpoint is {name!r}; config.endpoints has {has}")
+    profiles = domain.evaluation_set
     if name:
-        endpoint = build_endpoints(config, ledgers=None)[name]
-        told = asyncio.run(_told(endpoint, profiles, domain.prompts, options.number("attempts", 3)))
+        attempts = options.number("attempts", 3)
+        endpoint = build_endpoint(config, name, Path(f"{to}.ledger.jsonl"))
+        try:
+            told = asyncio.run(_told(endpoint, profiles, domain.prompts, attempts))
+        finally:
+            say(endpoint.ledger.told())
     else:
         seed = domain.settings.seed
         told = [with_story(profile, compile_offline(profile, seed)) for profile in profiles]
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_bytes(dump_profiles(told))
-    console.print(
+    say(
         f"{len(told)} profiles with stories are in {to}; --config.telesales.test_file={to} "
-        "evaluates on them",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        "evaluates on them"
     )
 
 

@@ -17,7 +17,8 @@ from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment, ViewBuilder
 from ibrl_jax.domains.base import Adapter, Domain, Role, Scenario, Turn, TurnEnd
-from ibrl_jax.endpoints.client import CUT_OFF, Endpoint
+from ibrl_jax.endpoints.client import Endpoint
+from ibrl_jax.endpoints.faults import CUT_OFF
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import Request
 

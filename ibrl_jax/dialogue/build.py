@@ -131,6 +131,11 @@ def build_endpoints(
     }
 
 
+def build_endpoint(config: ConfigDict, name: str, ledger: Path) -> Endpoint:
+    """A client for one of `config.endpoints` alone; `ledger` is the file that it goes on with."""
+    return Endpoint(_endpoint(name, dict(config.endpoints[name])), ledger_file=ledger)
+
+
 def at_once(config: ConfigDict, processes: int = 1) -> int:
     """Dialogues that go on at a time in a process: its share of an iteration's, at most.
 

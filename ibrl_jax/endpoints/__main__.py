@@ -1,7 +1,10 @@
 """`make endpoint-check URL=... MODEL=...`: can an endpoint serve, and what does it lack?
 
-Exit code 0: as a counterpart and as a judge; 1: it lacks something for one of them; 2: the key, the
-address or the model is at fault.
+    python -m ibrl_jax.endpoints --url=URL --model=MODEL [--key-env=NAME] [--extra-body=JSON]
+
+`--extra-body` is what `endpoints.<name>.extra_body` is in a config. Exit code 0: as a counterpart
+and as a judge; 1: it lacks something for one of them; 2: the key, the address or the model is at
+fault.
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ from rich.console import Console
 
 from ibrl_jax import config as configs
 from ibrl_jax.endpoints.check import endpoint_check
-from ibrl_jax.endpoints.settings import Budget, EndpointSettings
+from ibrl_jax.endpoints.settings import Budget, EndpointSettings, read_extra_body
 from ibrl_jax.entry import Options, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
-    options = Options(argv, ("url", "model", "key-env"))
+    options = Options(argv, ("url", "model", "key-env", "extra-body"))
     values = configs.endpoint()
     settings = EndpointSettings(
         name="check",
@@ -34,7 +37,7 @@ def main(argv: Sequence[str], console: Console) -> None:
         price_out=None,
         cache_dir=None,
         schema_mode=values["schema_mode"],
-        extra_body={},
+        extra_body=read_extra_body("check", options.get("extra-body", "")),
     )
 
     def say(text: str) -> None:

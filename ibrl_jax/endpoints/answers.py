@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,8 +18,6 @@ from ibrl_jax.endpoints.errors import AttemptFailed, Kind
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
-
 
 def strip_thoughts(text: str) -> str:
     """A plain utterance without its thoughts, wherever they stand; outer white space goes too.
@@ -28,7 +25,14 @@ def strip_thoughts(text: str) -> str:
     A thought whose opening tag was part of the prompt ends at its closing tag; one that was
     never closed reaches to the end.
     """
-    text = _PAIR.sub("", text)
+    kept, begin = [], 0
+    while (opened := text.find("<think>", begin)) >= 0:
+        closed = text.find("</think>", opened)
+        if closed < 0:
+            break
+        kept.append(text[begin:opened])
+        begin = closed + len("</think>")
+    text = "".join([*kept, text[begin:]])
     text = text.rpartition("</think>")[2]
     return text.partition("<think>")[0].strip()
 
@@ -65,24 +69,25 @@ def parse_answer(text: str, schema: type[Model]) -> Model:
 
 def find_object(text: str) -> dict[str, Any]:
     """The one JSON object in `text`; raises AttemptFailed of kind `parse`."""
-    found: list[dict[str, Any]] = []
+    found: dict[str, Any] | None = None
     start = text.find("{")
     while start >= 0:
+        if found is not None:
+            raise _no_object("more than one JSON object", text)
         if text[:start].rstrip().endswith("["):
             raise AttemptFailed(Kind.PARSE, "a JSON list where one object was asked for")
         try:
-            value, end = _DECODER.raw_decode(text, start)
+            found, end = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            raise AttemptFailed(
-                Kind.PARSE, f"broken JSON in an answer of {len(text)} characters"
-            ) from None
-        found.append(value)
+            raise _no_object("broken JSON", text) from None
         start = text.find("{", end)
-    if len(found) != 1:
-        raise AttemptFailed(
-            Kind.PARSE, f"{len(found)} JSON objects in an answer of {len(text)} characters"
-        )
-    return found[0]
+    if found is None:
+        raise _no_object("no JSON object", text)
+    return found
+
+
+def _no_object(what: str, text: str) -> AttemptFailed:
+    return AttemptFailed(Kind.PARSE, f"{what} in an answer of {len(text)} characters")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

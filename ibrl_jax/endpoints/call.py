@@ -51,10 +51,9 @@ class Call:
             schema=self._schema_json,
             sample_index=sample_index,
         )
-        limits = [settings.extra_body.get(f) for f in ("max_tokens", "max_completion_tokens")]
         self.reservation = Reservation(
-            tokens_in=token_bound(messages, self._schema_json),
-            tokens_out=max([max_tokens, *(n for n in limits if isinstance(n, int))]),
+            tokens_in=token_bound(messages, self._schema_json, settings.extra_body),
+            tokens_out=max([max_tokens, *settings.other_limits]),
         )
 
     def body(self, mode: str) -> dict[str, Any]:

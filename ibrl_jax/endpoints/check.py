@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ibrl_jax.endpoints.answers import parse_answer, strip_leading_thoughts, strip_thoughts
 from ibrl_jax.endpoints.call import MODES, Call
 from ibrl_jax.endpoints.errors import RETRIED, STOPS, AttemptFailed
-from ibrl_jax.endpoints.settings import EndpointSettings
+from ibrl_jax.endpoints.settings import LIMITS, EndpointSettings
 from ibrl_jax.endpoints.wire import Reply, Wire, stop
 
 _TOTAL_S = 55.0
@@ -231,10 +231,13 @@ class _Check:
         mode: str = "none",
         extra: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """One request at temperature 0, sent once more if the first try fails by chance."""
-        settings = replace(
-            self._settings, extra_body={**self._settings.extra_body, **(extra or {})}
-        )
+        """One request at temperature 0, sent once more if the first try fails by chance.
+
+        Whatever `extra_body` calls the longest answer is `max_tokens` here too.
+        """
+        own = self._settings.extra_body
+        limits = {name: max_tokens for name in LIMITS if own.get(name) is not None}
+        settings = replace(self._settings, extra_body={**own, **limits, **(extra or {})})
         body = Call(
             settings,
             [{"role": "user", "content": prompt}],

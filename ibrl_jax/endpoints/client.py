@@ -32,6 +32,7 @@ from ibrl_jax.endpoints.errors import (
     EndpointStop,
     Kind,
 )
+from ibrl_jax.endpoints.faults import BROKEN_OFF, CUT_OFF, WITHHELD
 from ibrl_jax.endpoints.lane import Lane
 from ibrl_jax.endpoints.ledger import Ledger, Reservation
 from ibrl_jax.endpoints.settings import EndpointSettings
@@ -43,11 +44,8 @@ Parsed = TypeVar("Parsed")
 RATE_LIMIT_WAITS = 8
 """How often a call that meets a rate limit is asked again, if `retries` is not more."""
 
-CUT_OFF = frozenset({"length", "content_filter", "sensitive", "model_context_window_exceeded"})
-"""Words of servers for an answer that is not whole, and would not be another time."""
-
-_BROKEN_OFF = frozenset({"insufficient_system_resource", "network_error"})
-"""Words of servers for an answer that they could not finish, this time."""
+_LONGEST_TOKEN = 256
+"""Characters; an answer with more for each token that was asked for is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class Answer(Generic[Parsed]):
     Attributes:
         text: the completion without thoughts.
         parsed: the validated object; None where no schema was asked.
-        finish: the server's word for why it ended: `stop`, `length`, ...
+        finish: the server's word for why it ended, in lower case: `stop`, `length`, ...
         tokens_in: of the prompt; None where the server does not say.
         tokens_out: of the completion, thoughts included; None where the server does not say.
         latency_s: seconds of the request that was answered, waits excluded.
@@ -156,7 +154,7 @@ class Endpoint:
             try:
                 answer = _answer(earlier, schema, attempts=0)
             except AttemptFailed:
-                pass  # the schema's validators have changed since: ask again
+                pass  # what counts as an answer has changed since: ask again
             else:
                 self.ledger.answered(outcome="ok", cached=True)
                 return answer
@@ -222,6 +220,12 @@ class Endpoint:
                 latency_s = time.perf_counter() - started
                 if call.form is not None:
                     self._accepted[call.form] = mode
+                if len(reply.text) > _LONGEST_TOKEN * call.reservation.tokens_out:
+                    raise AttemptFailed(
+                        Kind.SERVER,
+                        f"an answer of {len(reply.text)} characters, where "
+                        f"{call.reservation.tokens_out} tokens were asked for at most",
+                    )
                 strip = strip_thoughts if call.schema is None else strip_leading_thoughts
                 text = strip(reply.text.encode("utf-8", "replace").decode())
                 _judge(text, reply.finish, call.schema)
@@ -291,8 +295,10 @@ class Endpoint:
 
 def _judge(text: str, finish: str, schema: type[BaseModel] | None) -> None:
     """Raises AttemptFailed for a text that is no answer."""
-    if finish in _BROKEN_OFF:
+    if finish in BROKEN_OFF:
         raise AttemptFailed(Kind.SERVER, f"the server broke the answer off ({finish})")
+    if finish in WITHHELD:
+        raise AttemptFailed(Kind.FILTERED, f"a content filter held the answer back ({finish})")
     if finish in CUT_OFF and (schema is not None or not text):
         raise AttemptFailed(Kind.TRUNCATED, f"the answer was cut off ({finish})")
     if not text:
@@ -302,7 +308,8 @@ def _judge(text: str, finish: str, schema: type[BaseModel] | None) -> None:
 
 
 def _answer(entry: Entry, schema: type[BaseModel] | None, *, attempts: int) -> Answer[Any]:
-    """Raises AttemptFailed if the entry does not hold what the schema asks for."""
+    """Raises AttemptFailed if the entry is no answer, or not what the schema asks for."""
+    _judge(entry.text, entry.finish, schema)
     return Answer(
         text=entry.text,
         parsed=None if schema is None else parse_answer(entry.text, schema),

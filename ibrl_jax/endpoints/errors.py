@@ -22,6 +22,7 @@ class Kind(StrEnum):
     AUTH = "auth"
     NOT_FOUND = "not_found"
     BAD_REQUEST = "bad_request"
+    FILTERED = "filtered"  # the provider's content filter let no prompt in or no answer out
     EMPTY = "empty"
     TRUNCATED = "truncated"
     PARSE = "parse"

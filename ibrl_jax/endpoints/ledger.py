@@ -28,11 +28,14 @@ _TEMPLATE_TOKENS_A_MESSAGE = 16
 _LATENCY_STEP = 1.02
 
 
-def token_bound(messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None) -> int:
-    """The most prompt tokens that a request can have."""
+def token_bound(
+    messages: Sequence[Mapping[str, str]],
+    schema: Mapping[str, Any] | None,
+    extra: Mapping[str, Any] | None = None,
+) -> int:
+    """The most prompt tokens that a request can have; `extra` may say what becomes part of one."""
     texts = [value for message in messages for value in message.values()]
-    if schema is not None:
-        texts.append(json.dumps(schema))
+    texts += [json.dumps(more, ensure_ascii=False) for more in (schema, extra) if more]
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     return size + _TEMPLATE_TOKENS + _TEMPLATE_TOKENS_A_MESSAGE * len(messages)
 
@@ -159,6 +162,26 @@ class Ledger:
             "latency_s": {f"p{q}": self._latency(q / 100) for q in (50, 90, 99)},
         }
 
+    def told(self) -> str:
+        """The totals on one line, for a person."""
+        sums, wait = self.summary(), self.summary()["latency_s"]
+        parts = [
+            f"{sums['calls']:,} calls, {sums['answered'] + sums['cached']:,} answered"
+            + (f" ({sums['cached']:,} from the cache)" if sums["cached"] else "")
+            + _counted(", failed", sums["failures"]),
+            f"{sums['requests']:,} requests" + _counted(", tried again", sums["retries"]),
+            f"{sums['tokens_in']:,} tokens in and {sums['tokens_out']:,} out"
+            + _at_most(sums["tokens_unreported_at_most"], "{:,} more that were not reported"),
+        ]
+        if sums["cost"] is None:
+            parts.append("cost not known, without prices")
+        else:
+            rest = sums["cost_at_most"] - sums["cost"]
+            parts.append(f"cost {sums['cost']:.4g}" + _at_most(rest, "{:.4g} more"))
+        if wait["p50"] is not None:
+            parts.append(f"{wait['p50']:.3g} s a request (median; 99 in 100 in {wait['p99']:.3g})")
+        return f"{sums['endpoint']} ({sums['model']}): " + "; ".join(parts)
+
     def close(self) -> None:
         """Close the file; a later event opens it again."""
         if self._file is not None:
@@ -221,3 +244,11 @@ class Ledger:
             if rank <= 0:
                 return round(_LATENCY_STEP**bucket, 4)
         return None
+
+
+def _counted(what: str, kinds: Mapping[str, int]) -> str:
+    return f"{what} " + ", ".join(f"{kind} {n:,}" for kind, n in kinds.items()) if kinds else ""
+
+
+def _at_most(amount: float, text: str) -> str:
+    return ", and at most " + text.format(amount) if amount else ""

@@ -6,12 +6,16 @@ A key never stands here: `key_env` is the *name* of the environment variable tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ibrl_jax.errors import UserError
+
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+"""What servers call the longest answer; the first is what a request says of itself."""
 
 SchemaMode = Literal["auto", "json_schema", "json_object", "none"]
 """How a schema is asked of the server; `auto` begins with the strictest that it accepts."""
@@ -79,11 +83,15 @@ class EndpointSettings:
 
     def __post_init__(self) -> None:
         """Raises UserError for the first field that cannot be meant."""
-        host = self.base_url.rpartition("//")[2].partition("/")[0]
-        if "@" in host or "?" in self.base_url:
+        if any(sign in self.base_url for sign in "@?#"):
             raise UserError(
                 f"endpoint {self.name!r}: base_url may carry neither credentials nor a query, "
                 "since it is printed; name the key's environment variable in key_env"
+            )
+        if self.key_env is not None and not _is_variable(self.key_env):
+            raise UserError(
+                f"endpoint {self.name!r}: key_env must be the name of an environment variable, "
+                "such as PARTNER_API_KEY; what it holds is none, and not shown: it may be the key"
             )
         self._require(
             _is_address(self.base_url), "base_url", "an address such as http://127.0.0.1:8000/v1"
@@ -116,6 +124,19 @@ class EndpointSettings:
                 f"endpoint {self.name!r}: budget.max_cost needs price_in and price_out "
                 "(per million tokens) to be set"
             )
+        unbounded = self.extra_body.get("max_tokens", 0) is None and not self.other_limits
+        if unbounded and (self.budget.max_tokens or self.budget.max_cost):
+            raise UserError(
+                f"endpoint {self.name!r}: extra_body takes max_tokens out of the request, so an "
+                "answer may cost anything and no budget holds; put the server's own limit in its "
+                f"place ({', '.join(LIMITS[1:])})"
+            )
+
+    @property
+    def other_limits(self) -> list[int]:
+        """How long an answer may be by `extra_body`, in tokens."""
+        limits = [self.extra_body.get(name) for name in LIMITS]
+        return [n for n in limits if isinstance(n, int) and not isinstance(n, bool)]
 
     @property
     def priced(self) -> bool:
@@ -159,9 +180,15 @@ def read_extra_body(name: str, text: str) -> dict[str, Any]:
     return fields
 
 
+def _is_variable(text: str) -> bool:
+    """Whether it can name a variable; a long word without a break is rather a key."""
+    return bool(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text)) and (len(text) < 24 or "_" in text)
+
+
 def _is_address(text: str) -> bool:
     try:
         url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        sound = text.isprintable() and " " not in text and bool(url.hostname)
+        return sound and url.scheme in ("http", "https") and url.port != 0
     except ValueError:  # half an IPv6 address, or a port above 65535
         return False

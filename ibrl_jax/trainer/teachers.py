@@ -117,7 +117,8 @@ def recitals(
     The prompt is some of the fields of a scenario's own, with other figures and without the rules
     before them. The counterpart asks for them in any order, some again, by a word that no other of
     them has, and the turn is these. Fields are what semicolons part in a prompt's last paragraph;
-    markup is none.
+    markup is none. Where no field can be asked for there is no exercise, so there may be fewer than
+    `count`.
     """
     rng = generator(seed, "recitals")
     scenarios = domain.scenarios("train")
@@ -138,17 +139,22 @@ def recitals(
         other = next(other for other in domain.roles if other != role)
         size = min(int(rng.integers(*TOLD)), len(known))
         told = [_renumbered(known[i], rng) for i in rng.permutation(len(known))[:size]]
-        said = [told[i] for i in rng.integers(size, size=int(rng.integers(*SAID)))]
-        asked = " ".join(str(rng.choice(_telling(field, told))) for field in said)
+        asking = [_telling(field, told) for field in told]
+        known_by = [i for i, words in enumerate(asking) if words]
+        if not known_by:
+            continue
+        said = [known_by[i] for i in rng.integers(len(known_by), size=int(rng.integers(*SAID)))]
+        asked = " ".join(str(rng.choice(asking[i])) for i in said)
         turns = (
             Turn(role=other, text=f"{asked}?", end="stop", action="ask"),
-            Turn(role=role, text="; ".join(said), end="stop", action="recite"),
+            Turn(role=role, text="; ".join(told[i] for i in said), end="stop", action="recite"),
         )
         found.append(renderer.example("; ".join(told), role, turns, None))
     return found
 
 
-_WORD = re.compile(r"[^\W\d_]{3,}")
+_CHINESE = re.compile("[一-鿿]")
+_WORD = re.compile(r"[一-鿿]+|[^\W\d_一-鿿]{3,}")
 """What a field can be asked for by: never its number, which is what has to be looked up."""
 
 
@@ -163,9 +169,23 @@ def _renumbered(field: str, rng: np.random.Generator) -> str:
 
 
 def _telling(field: str, told: Sequence[str]) -> list[str]:
-    """Words that a field alone has among those told; itself, where there are none."""
-    others = {word for other in told if other is not field for word in _WORD.findall(other)}
-    return [word for word in _WORD.findall(field) if word not in others] or [field]
+    """Words that a field alone has among those told; itself where there are none, as a short name.
+
+    In Chinese never itself: there a field may be one run from its key to its answer, and a question
+    that holds the answer teaches nobody to look it up. What has no other word is not asked for.
+    """
+    others = {word for other in told if other is not field for word in _words(other)}
+    words = [word for word in _words(field) if word not in others]
+    return [word for word in words if word != field] if _CHINESE.search(field) else words or [field]
+
+
+def _words(field: str) -> list[str]:
+    """Words of three letters or more; of Chinese, which has no spaces, pairs of characters."""
+    found: list[str] = []
+    for run in _WORD.findall(field):
+        chinese = _CHINESE.match(run)
+        found += [run[i : i + 2] for i in range(len(run) - 1)] if chinese else [run]
+    return found
 
 
 def _fields(prompt: str) -> list[str]:

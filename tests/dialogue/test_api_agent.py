@@ -20,7 +20,7 @@ from ibrl_jax.endpoints.settings import Budget, EndpointSettings
 from ibrl_jax.errors import UserError
 from ibrl_jax.rewards.types import Failed, Scored
 from tests.dialogue.fakes import TOKENIZER, TalkingEngine
-from tests.endpoints.fault_server import Asked, FaultServer, Reply, say, status
+from tests.endpoints.fault_server import Asked, FaultServer, Reply, say, send_json, status
 
 SCENARIO = make_scenario((1, 2, 3), (1, 3, 1), (4, 0, 2))
 MINE = "<try> item0=0 item1=2 item2=0 <try>"
@@ -177,13 +177,35 @@ def test_a_malformed_answer_that_is_asked_for_again_is_another_call(
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_an_answer_cut_off_is_no_turn(finish: str, serve, table, policy) -> None:
-    server = serve(lambda asked: say("i would like to", finish=finish))
+def test_an_answer_cut_off_is_no_turn(serve, table, policy) -> None:
+    server = serve(lambda asked: say("i would like to", finish="length"))
     (trajectory,) = play(table, [match(policy, speaker(server))])
     assert trajectory.outcome.end_reason == "malformed"
     assert trajectory.outcome.offender == "agent1"
     assert trajectory.turns[-1].error_code == "truncated"
+
+
+RISK = {"error": {"message": "Content Exists Risk", "code": "invalid_request_error"}}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [say(THEIRS, finish="content_filter"), say("", finish="sensitive"), send_json(RISK, 400)],
+    ids=["held back", "held back whole", "not let in"],
+)
+def test_a_providers_content_filter_is_nobodys_malformed_turn(serve, table, policy, reply) -> None:
+    """The endpoint failed, not the model behind it: nothing is asked again but the dialogue."""
+    server = serve(lambda asked: reply)
+    friend = speaker(server, retries=3)
+    (trajectory,) = play(replace(table, retries=2), [match(policy, friend)])
+    assert len(server.asked) == 2  # the dialogue was played once more
+    assert trajectory.outcome.end_reason == "aborted"
+    assert trajectory.outcome.offender is None
+    assert trajectory.retries == {"agent0": 0, "agent1": 0}
+    for reward in trajectory.rewards.values():
+        assert isinstance(reward, Failed)
+        assert "endpoint 'friend': filtered after 1 attempt" in reward.reason
+    assert friend.endpoint.ledger.summary()["failures"] == {"filtered": 2}
 
 
 @pytest.mark.parametrize("reply", [status(500), say("")], ids=["server error", "empty"])

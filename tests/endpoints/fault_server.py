@@ -1,8 +1,8 @@
 """A chat-completions server on loopback that fails as its script says.
 
 A script is a function from what was asked (`Asked`) to how to answer: `say`, `status`, `hang`,
-`reset`, `half_body`, `drip`, `late`. The server has a thread of its own and speaks just enough
-HTTP/1.1.
+`reset`, `half_body`, `drip`, `late`, `flood`. The server has a thread of its own and speaks just
+enough HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -66,8 +66,26 @@ def say(text: str | None, **more: Any) -> Reply:
 
 
 def send_json(payload: Any, code: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return send(json.dumps(payload).encode(), code, headers)
+
+
+def send(body: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
     async def reply(writer: asyncio.StreamWriter) -> None:
-        writer.write(_response(json.dumps(payload).encode(), code, headers))
+        writer.write(_response(body, code, headers))
+
+    return reply
+
+
+def flood(code: int = 200) -> Reply:
+    """A body without an end, as fast as it is read."""
+
+    async def reply(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {code} Status\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode())
+        chunk = b"40000\r\n" + b" " * 0x40000 + b"\r\n"
+        while True:
+            writer.write(chunk)
+            await writer.drain()
 
     return reply
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.console import Console
 from ibrl_jax.endpoints.__main__ import main
 from ibrl_jax.errors import UserError
 from tests.endpoints.conftest import KEY, KEY_ENV
-from tests.endpoints.fault_server import FaultServer, status
+from tests.endpoints.fault_server import Asked, FaultServer, Reply, status
 from tests.endpoints.test_check import able, poor
 
 
@@ -33,6 +35,29 @@ def test_an_endpoint_that_can_all_ends_well(serve: Callable[..., FaultServer]) -
     assert "as a judge           yes  set schema_mode = 'json_schema'" in text
     assert KEY not in text
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_every_question_has_what_the_server_wants_otherwise(
+    serve: Callable[..., FaultServer],
+) -> None:
+    """A server that takes a limit of another name, no temperature, and is told not to think."""
+
+    def particular(asked: Asked) -> Reply:
+        limit = asked.body.get("max_completion_tokens")
+        if limit is None or "max_tokens" in asked.body or "temperature" in asked.body:
+            return status(400, "unsupported parameter")
+        return able(replace(asked, body=asked.body | {"max_tokens": limit}))
+
+    extra = {"max_tokens": None, "max_completion_tokens": 2048, "temperature": None}
+    more = {"thinking": {"type": "disabled"}}
+    server = serve(particular)
+    assert run(server.url)[1] == 1
+    before = len(server.asked)
+    text, code = run(server.url, f"--extra-body={json.dumps(extra | more)}")
+    assert code is None, text
+    asked = server.asked[before:]
+    assert {str(a.body["thinking"]) for a in asked} == {"{'type': 'disabled'}"}
+    assert {a.body["max_completion_tokens"] for a in asked} >= {8, 256}
 
 
 def test_an_endpoint_that_lacks_something_ends_with_1(serve: Callable[..., FaultServer]) -> None:
@@ -57,6 +82,7 @@ def test_a_wrong_key_or_address_is_one_sentence(
         (["--model=x"], "--url is needed"),
         (["--url=http://127.0.0.1:9/v1"], "--model is needed"),
         (["--url=nonsense", "--model=x"], "base_url is 'nonsense'"),
+        (["--url=http://127.0.0.1:9/v1", "--model=x", "--extra-body={"], "must be a JSON object"),
         (["--url=http://127.0.0.1:9/v1", "--model=x", "--key-env=NO_SUCH_KEY"], "NO_SUCH_KEY"),
     ],
 )

@@ -8,6 +8,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ibrl_jax.endpoints import (
     EndpointStop,
     Kind,
 )
+from ibrl_jax.endpoints.cache import Cache
 from ibrl_jax.endpoints.call import backoff_s
 from ibrl_jax.endpoints.client import RATE_LIMIT_WAITS
 from ibrl_jax.errors import UserError
@@ -111,9 +113,15 @@ def test_nothing_of_the_environment_is_sent_but_the_named_key(
 ) -> None:
     for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
         monkeypatch.setenv(f"OPENAI_{name}", "marker-of-the-environment")
+    mine = ("Authorization: Bearer marker", "User-Agent: marker", "X-Team: marker", "Host: marker")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(mine))
     server = serve(in_order(say("x")))
-    chat(make_settings(server.url, key_env=None))
-    assert "marker-of-the-environment" not in str(server.asked[0].headers)
+    chats(make_settings(server.url), [{}])
+    headers = server.asked[0].headers
+    assert "marker-of-the-environment" not in str(headers)
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert (headers["host"], headers["user-agent"]) == (server.url[7:-3], "ibrl_jax")
+    assert not [name for name in headers if name.startswith("x-")]
 
 
 def test_thoughts_never_reach_the_text(serve: Serve, make_settings: Make) -> None:
@@ -297,12 +305,41 @@ def test_a_rate_limit_is_waited_for_and_takes_no_try_from_other_faults(
         chat(make_settings(server.url, retries=1), schema=Verdict)
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter", "sensitive"])
+@pytest.mark.parametrize("finish", ["length", "MAX_TOKENS"])
 def test_an_answer_cut_off_is_never_parsed(finish: str, serve: Serve, make_settings: Make) -> None:
     server = serve(in_order(say(GOOD, finish=finish)))
     with pytest.raises(EndpointError) as caught:
         chat(make_settings(server.url), schema=Verdict)
     assert (caught.value.kind, len(server.asked)) == (Kind.TRUNCATED, 1)
+
+
+@pytest.mark.parametrize("schema", [None, Verdict])
+@pytest.mark.parametrize("finish", ["content_filter", "sensitive", "SAFETY"])
+def test_what_a_content_filter_held_back_is_no_answer_however_whole_it_looks(
+    finish: str, schema: Any, serve: Serve, make_settings: Make
+) -> None:
+    server = serve(in_order(say(GOOD, finish=finish, usage=(7, 3))))
+    endpoint = Endpoint(make_settings(server.url))
+    with pytest.raises(EndpointError, match=finish.lower()) as caught:
+        chats(endpoint.settings, [{"schema": schema}], endpoint)
+    assert (caught.value.kind, len(server.asked)) == (Kind.FILTERED, 1)
+    total = endpoint.ledger.summary()
+    assert (total["failures"], total["tokens_out"]) == ({"filtered": 1}, 3)
+
+
+def test_an_answer_of_a_filter_in_an_old_cache_is_asked_for_again(
+    serve: Serve, make_settings: Make, tmp_path: Path
+) -> None:
+    server = serve(in_order(say("I wou", finish="length"), say("whole")))
+    settings = make_settings(server.url, cache_dir=str(tmp_path))
+    assert [a.text for a in chats(settings, [{}, {}])] == ["I wou"] * 2  # a cut is a cut for good
+    cache = Cache(tmp_path)
+    (file,) = tmp_path.rglob("*.json")
+    held = cache.get(file.stem)
+    assert held is not None
+    cache.put(file.stem, replace(held, finish="content_filter"), replace=True)
+    assert [a.text for a in chats(settings, [{}, {}])] == ["whole"] * 2
+    assert len(server.asked) == 2
 
 
 def test_an_utterance_cut_off_says_so(serve: Serve, make_settings: Make) -> None:

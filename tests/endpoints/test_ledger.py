@@ -57,6 +57,25 @@ def test_totals_are_what_was_asked_and_answered(make: Callable[..., Ledger]) -> 
     assert total["cost_at_most"] == pytest.approx((260 * 2 + 120 * 10) / 1e6)
 
 
+def test_totals_are_told_on_one_line(make: Callable[..., Ledger]) -> None:
+    ledger = make()
+    assert ledger.told() == (
+        "judge (scripted): 0 calls, 0 answered; 0 requests; 0 tokens in and 0 out; cost 0"
+    )
+    ledger.answered(outcome="ok", cached=True)
+    request(ledger, "timeout", None, billed=True)
+    request(ledger, tokens=(60_000, 20))
+    ledger.answered(outcome="ok", cached=False)
+    request(ledger, "filtered", (60, 0))
+    ledger.answered(outcome="filtered", cached=False)
+    assert ledger.told() == (
+        "judge (scripted): 3 calls, 2 answered (1 from the cache), failed filtered 1; "
+        "3 requests, tried again timeout 1; 60,060 tokens in and 20 out, "
+        "and at most 150 more that were not reported; cost 0.1203, and at most 0.0007 more; "
+        "1 s a request (median; 99 in 100 in 1)"
+    )
+
+
 def test_latency_quantiles_are_within_one_percent(make: Callable[..., Ledger]) -> None:
     ledger = make()
     for i in range(1, 101):
@@ -146,3 +165,5 @@ def test_a_prompt_has_no_more_tokens_than_the_bound() -> None:
     plain = token_bound(messages, None)
     assert plain >= len("systemabuser") + len("你好".encode())
     assert token_bound(messages, {"type": "object"}) > plain
+    tools = {"tools": [{"function": {"name": "查", "description": "价" * 100}}]}
+    assert token_bound(messages, None, tools) >= plain + len("价".encode()) * 100

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,10 @@ from ibrl_jax.errors import UserError
         ("base_url", "http://user:secret@host/v1"),
         ("base_url", "http://host/v1?key=secret"),
         ("base_url", "http://user:secret@[::1"),
+        ("base_url", "http://user:se/secret@host/v1"),
+        ("base_url", "http://host/v1#secret"),
+        ("base_url", "http://ho st/v1"),
+        ("base_url", "http://host/v1\n"),
         ("base_url", "http://[::1"),
         ("base_url", "http://host:99999/v1"),
         ("temperature", -0.1),
@@ -57,6 +63,54 @@ def test_a_budget_of_money_needs_prices(make_settings: Callable[..., EndpointSet
     with pytest.raises(UserError, match="needs price_in and price_out"):
         make_settings(budget=budget, price_in=1.0)
     assert make_settings(budget=budget, price_in=1.0, price_out=0.0).cost(2, 3) == 2e-6
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
+def test_a_budget_needs_answers_of_a_known_length(
+    limit: str, make_settings: Callable[..., EndpointSettings]
+) -> None:
+    limits: dict[str, float | None] = dict.fromkeys(("max_calls", "max_tokens", "max_cost"))
+    fields: dict[str, Any] = {
+        "budget": Budget(**limits | {limit: 1000}),  # pyright: ignore[reportArgumentType]
+        "price_in": 1.0,
+        "price_out": 1.0,
+    }
+    unbounded = {"max_tokens": None, "top_p": 0.9}
+    with pytest.raises(UserError, match="takes max_tokens out of the request, so an answer may"):
+        make_settings(extra_body=unbounded, **fields)
+    make_settings(extra_body=unbounded)
+    settings = make_settings(extra_body=unbounded | {"max_completion_tokens": 900}, **fields)
+    assert settings.other_limits == [900]
+
+
+def test_an_address_that_only_the_library_refuses_is_one_sentence(
+    make_settings: Callable[..., EndpointSettings],
+) -> None:
+    endpoint = Endpoint(make_settings("http://1.2.3.999/v1", key_env=None))
+    with pytest.raises(EndpointStop, match="no such address.*; check base_url and model"):
+        asyncio.run(endpoint.chat([{"role": "user", "content": "hi"}]))
+
+
+@pytest.mark.parametrize("key", ["sk-secret\nsecond", "sk-secret two", "“sk-secret”", "sk-sécret"])
+def test_what_is_no_key_stops_before_it_is_sent_or_shown(
+    key: str, make_settings: Callable[..., EndpointSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    with pytest.raises(EndpointStop, match="variable SOME_KEY holds blanks, line br") as caught:
+        Endpoint(make_settings(key_env="SOME_KEY"))
+    assert caught.value.kind is Kind.AUTH
+    assert "sk-" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sk-secret", "secret.of.glm", "0secret", f"secret{'a1' * 16}", ""])
+def test_a_key_in_place_of_its_variables_name_is_refused_and_not_shown(
+    key: str, make_settings: Callable[..., EndpointSettings]
+) -> None:
+    with pytest.raises(UserError, match="key_env must be the name of an environment var") as caught:
+        make_settings(key_env=key)
+    assert "secret" not in str(caught.value)
+    for name in ("KEY", "deepseek_key", "THE_KEY_OF_A_VERY_LONG_NAMED_PROVIDER_2"):
+        assert make_settings(key_env=name).key_env == name
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])

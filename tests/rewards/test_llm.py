@@ -247,6 +247,7 @@ BROKEN = {
     "list": (json.dumps([customer_answer()]), "parse"),
     "empty": ("", "empty"),
     "cut off": (lambda asked: say(json.dumps(customer_answer()), finish="length"), "truncated"),
+    "held back": (lambda asked: say(json.dumps(customer_answer()), finish="sensitive"), "filtered"),
     "server": (lambda asked: status(500), "server"),
     "reset": (lambda asked: reset, "connection"),
     "rate": (lambda asked: status(429, Retry_After="0.01"), "rate_limited"),

@@ -96,6 +96,16 @@ def story_script(broken: str) -> object:
     return script
 
 
+def asked_of(server: FaultServer, file: Path, *more: str) -> tuple[str, ...]:
+    own = ("model=m", "retries=0", "max_tokens=4096", f"base_url={server.url}", *more)
+    return (
+        f"--to={file}",
+        "--endpoint=writer",
+        "--attempts=1",
+        *(f"--config.endpoints.writer.{option}" for option in own),
+    )
+
+
 def test_an_endpoint_writes_the_stories_all_or_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,23 +113,43 @@ def test_an_endpoint_writes_the_stories_all_or_none(
     file = tmp_path / "told.jsonl"
     for broken in (known[2].id, ""):
         with FaultServer(story_script(broken)) as server:  # type: ignore[arg-type]
-            options = (
-                f"--to={file}",
-                "--endpoint=writer",
-                "--attempts=1",
-                f"--config.endpoints.writer.base_url={server.url}",
-                "--config.endpoints.writer.model=m",
-                "--config.endpoints.writer.retries=0",
-                "--config.endpoints.writer.max_tokens=4096",
-            )
+            options = asked_of(server, file, "price_in=2.0", "price_out=4.0")
             if broken:
                 with pytest.raises(UserError, match=f"1 of 4 profiles got no story .* {broken}"):
                     wrote(capsys, *options)
                 assert not file.exists()
+                assert capsys.readouterr().out.startswith(
+                    "writer (m): 4 calls, 3 answered, failed parse 1; 4 requests; "
+                    "28 tokens in and 12 out; cost 0.000104; "
+                )
             else:
-                assert wrote(capsys, *options).startswith("4 profiles with stories")
+                said = wrote(capsys, *options).splitlines()
+                assert said[0].startswith("writer (m): 8 calls, 7 answered, failed parse 1; 8 req")
+                assert said[1].startswith("4 profiles with stories")
     read = read_profiles(file, EvaluationProfile)
     assert [p.story for p in read] == [compile_offline(p, 1) for p in known]
+    events = [json.loads(line) for line in Path(f"{file}.ledger.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events].count("request") == 8
+
+
+def test_stories_obey_the_budget_of_all_starts_and_need_no_other_endpoints_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, broken = tmp_path / "told.jsonl", TeleSales(settings()).evaluation_set[0].id
+    with FaultServer(story_script(broken)) as server:  # type: ignore[arg-type]
+        options = (
+            *asked_of(server, file, "max_calls=6"),
+            f"--config.endpoints.judge.base_url={server.url}",
+            "--config.endpoints.judge.model=m",
+            "--config.endpoints.judge.key_env=A_KEY_THAT_IS_NOT_SET",
+        )
+        with pytest.raises(UserError, match="1 of 4 profiles got no story"):
+            wrote(capsys, *options)
+        with pytest.raises(UserError, match=r"one more call could exceed budget\.max_calls = 6"):
+            wrote(capsys, *options)
+        assert len(server.asked) == 6
+    assert "; 6 requests; " in capsys.readouterr().out
+    assert not file.exists()
 
 
 def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
@@ -129,6 +159,7 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
         ((to,), "--config is needed"),
         ((f"--config={dond}", to), "the config's domain is dond"),
         ((f"--config={SMOKE}", to, "--endpoint=x"), "--endpoint is 'x'; config.endpoints has none"),
+        ((f"--config={SMOKE}", f"--to={tmp_path}"), "--to is .*, a folder; it must be a file"),
     ):
         with pytest.raises(UserError, match=says):
             profiles.main(options, Console())

@@ -145,6 +145,29 @@ def test_a_recital_says_the_fields_of_the_agents_prompt_that_are_asked_for(domai
     assert {len(e.ids) for e in exercises} != {len(exercises[0].ids)}
 
 
+def test_a_chinese_recital_is_never_asked_for_by_its_own_answer() -> None:
+    """A field may be one word from its key to its value: a part asks, and for a name nothing."""
+    chinese = build_domain(smoke("telesales.language=zh", "telesales.train_profiles=60"))
+    exercises = recitals(chinese, SPEECH, count=300, seed=0, number_weight=1.0)
+    assert len(exercises) == 300
+    parts = set()
+    for exercise in exercises:
+        text = TOKENIZER.decode(exercise.ids.tolist())
+        own = TOKENIZER.decode(exercise.ids[exercise.weight > 0].tolist())
+        told = text.removeprefix("system\n").split("\n")[0].split("; ")
+        said = own.removesuffix("<|im_end|>").split("; ")
+        question = text.split("user\n")[1].split("?")[0]
+        assert not [field for field in told if field in question]
+        assert set(said) <= set(told)
+        asked = question.split(" ")
+        for part, field in zip(asked, said, strict=True):
+            assert part in field
+            assert [part in other for other in told].count(True) == 1
+            assert not any(map(str.isdigit, part))
+        parts |= set(asked)
+    assert len(parts) > 40
+
+
 def test_recitals_come_first_and_fade_until_whole_dialogues_are_learned() -> None:
     def marked(mark: int, size: int) -> Example:
         return example(np.full(size, mark), np.ones(size))

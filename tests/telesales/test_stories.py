@@ -217,6 +217,7 @@ def test_a_story_that_crosses_a_boundary_is_caught(profile, sentence, what):
         "只有先答清质保，最后会同意看看资料。",
         "Does not like to give a home address on the phone.",
         "不愿在电话里透露家庭住址。",
+        "9" * 400 + "万。",  # a model that repeats itself
     ],
 )
 def test_a_harmless_sentence_crosses_nothing(profile, sentence):

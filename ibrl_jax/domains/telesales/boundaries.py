@@ -7,6 +7,7 @@ all eight scenes, one to three short lines each.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -80,8 +81,9 @@ def _agent_facts(text: str, profile: EvaluationProfile) -> Iterator[str]:
         yield f"it names the agent, {service.name}"
     amounts, percents = set(), set()
     for number, unit in _NUMBER.findall(text):
-        value = float(number.replace(",", ""))
-        (percents if unit in ("%", "％") else amounts).add(round(value * _UNIT.get(unit, 1)))
+        value = float(number.replace(",", "")) * _UNIT.get(unit, 1)
+        if math.isfinite(value):  # a model that repeats itself may write any number of figures
+            (percents if unit in ("%", "％") else amounts).add(round(value))
     amounts -= {budget.low, budget.high}
     for field in ("price", "fees", "mileage", "registered"):
         value = getattr(vehicle, field)

@@ -222,10 +222,20 @@ async def compile_with(
 async def compile_all(
     endpoint: Endpoint, profiles: Sequence[EvaluationProfile], prompts: Prompts, *, attempts: int
 ) -> tuple[tuple[EvaluationProfile, ...], tuple[StoryFailed, ...]]:
-    """The profiles that have a story now, in order, and those that could not get one."""
-    results = await asyncio.gather(
-        *(compile_with(endpoint, profile, prompts, attempts=attempts) for profile in profiles)
-    )
+    """The profiles that have a story now, in order, and those that could not get one.
+
+    Raises EndpointStop where the endpoint as a whole is at fault; nothing is asked after it.
+    """
+    tasks = [
+        asyncio.create_task(compile_with(endpoint, profile, prompts, attempts=attempts))
+        for profile in profiles
+    ]
+    try:
+        results = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     told = tuple(
         with_story(profile, result)
         for profile, result in zip(profiles, results, strict=True)
