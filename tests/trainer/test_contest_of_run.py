@@ -71,11 +71,11 @@ def test_a_runs_own_evaluation_goes_on_where_it_stopped(
         played: list[int] = []
         play, kill = matches.play, 1
 
-        def counted(hall: Any, planned: Any) -> Any:
+        def counted(hall: Any, planned: Any, watch: Any) -> Any:
             played.append(len(planned) if len(played) != kill else 0)
             if not played[-1]:
                 raise Killed
-            return play(hall, planned)
+            return play(hall, planned, watch)
 
         monkeypatch.setattr(matches, "play", counted)
         with pytest.raises(Killed):
