@@ -152,8 +152,8 @@ def test_some_tokens_alone_have_the_scores_and_gradients_that_they_have_among_al
         params, frozen = init_adapters(config, lora, 1), params
         params = jax.tree.map(lambda x: x + 0.1, params)  # fresh ones change nothing
     rng = np.random.default_rng(2)
-    ids = rng.integers(0, V, (B, T)).astype(np.int32)
-    segments = np.array([[1] * 6 + [2] * 4 + [0], [1] * T])
+    ids = jnp.asarray(rng.integers(0, V, (B, T)), jnp.int32)
+    segments = jnp.asarray([[1] * 6 + [2] * 4 + [0], [1] * T])
     wanted = np.zeros((B, T + 1))
     wanted[np.arange(B)[:, None], AT] = 1
     weights = rng.normal(size=(2, B, T)) * wanted[:, :T]
@@ -164,7 +164,7 @@ def test_some_tokens_alone_have_the_scores_and_gradients_that_they_have_among_al
             found = score(model, params, frozen, ids, POSITIONS, segments, 0.7, 4, at)
             return sum(jnp.sum(w * x) for w, x in zip(weights, found, strict=True)), found
 
-        return [jax.grad(loss, has_aux=True)(params, at) for at in (None, AT)]
+        return [jax.grad(loss, has_aux=True)(params, at) for at in (None, jnp.asarray(AT))]
 
     (whole, scores), (some, picked) = both(params)
     for a, b in zip(picked, scores, strict=True):
