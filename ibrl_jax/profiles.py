@@ -124,9 +124,10 @@ async def _told(
         await endpoint.aclose()
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(profiles)} profiles got no story in {attempts} attempts, the "
-            f"first, {failed[0].id}, since {failed[0].reason}; nothing was written: give more by "
-            "--attempts (what the endpoint's cache_dir holds is not asked again)"
+            f"{len(failed)} of {len(profiles)} profiles got no story, the first, {failed[0].id}, "
+            f"since {failed[0].reason}; nothing was written: start again, with more --attempts "
+            f"than {attempts} where they cross a boundary, more max_tokens where they are cut off "
+            "(what the endpoint's cache_dir holds is not asked again)"
         )
     return told
 
