@@ -188,7 +188,7 @@ def flops() -> Figures:
     rows, view = 32, 256
     rng = np.random.default_rng(0)
     mask = np.zeros((rows, view), bool)
-    mask[:, view // 2 :] = True
+    mask[:, view // 2 :] = True  # more than `optimiser.trained_share`: all of it is computed
     batch = row_batch(rng.integers(network.vocab_size, size=(rows, view)), mask)
     batch = jax.device_put(batch.replace(advantage=rng.normal(size=rows).astype(np.float32)))
     learns = learner(model, params, rows, view)

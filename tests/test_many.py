@@ -183,6 +183,15 @@ def test_what_does_not_heed_ctrl_c_is_killed_at_the_third(tmp_path: Path) -> Non
     assert endings == {"deaf": "stopped"}
 
 
+def test_a_python_that_ctrl_c_met_before_it_was_up_did_not_fail(tmp_path: Path) -> None:
+    rises = "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(1));"
+    job = make(tmp_path, "early", rises + "print('ready', flush=True); time.sleep(20)")
+    thread = interrupt(lambda: job.log.exists() and "ready" in log_of(job))
+    endings, _ = run([job], 1)
+    thread.join()
+    assert endings == {"early": "stopped"}
+
+
 def test_what_another_kills_has_failed(tmp_path: Path) -> None:
     job = make(tmp_path, "shot", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     endings, said = run([job], 1)

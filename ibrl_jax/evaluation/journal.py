@@ -12,10 +12,11 @@ cut short, or of another key, is dropped. Once the lines are in the cell's own f
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from ibrl_jax.whole import replacing
 
 
 class Journal:
@@ -61,12 +62,8 @@ class Journal:
         if not self.rows:
             self._file.unlink(missing_ok=True)
             return
-        beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        try:
+        with replacing(self._file) as beside:
             beside.write_bytes(b"".join(json.dumps(r).encode() + b"\n" for r in self.rows.values()))
-            beside.replace(self._file)
-        finally:
-            beside.unlink(missing_ok=True)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.cells import Cell
 from ibrl_jax.evaluation.columns import Column
 from ibrl_jax.evaluation.table import compared, values_of
+from ibrl_jax.whole import replacing
 
 _FIXED = (
     "policy",
@@ -109,12 +109,8 @@ def write_outcomes(file: Path, rows: Iterable[OutcomeRow], names: Sequence[str])
         fixed[_FIXED.index("aborted")] = int(row.aborted)
         out.writerow((*fixed, *(_number(row.values.get(name)) for name in names)))
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    with replacing(file) as beside:
         beside.write_text(text.getvalue(), encoding="utf-8", newline="")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read_outcomes(file: Path) -> list[OutcomeRow]:

@@ -23,6 +23,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.audits import Call
 from ibrl_jax.evaluation.cells import Planned, Played
 from ibrl_jax.evaluation.journal import Journal
+from ibrl_jax.whole import replacing
 
 BLOCK = 200
 """Dialogues that are played together and kept together."""
@@ -194,13 +195,12 @@ class KeptCell:
 
     def _rewrite(self, line_of: Callable[[int, bytes], bytes]) -> None:
         """The file anew, whole or not at all; `line_of` gives each line, by index and as it was."""
-        beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        try:
-            with self._file.open("rb") as lines, beside.open("wb") as file:
-                _write(file, (line_of(i, line) for i, line in enumerate(lines)))
-            beside.replace(self._file)
-        finally:
-            beside.unlink(missing_ok=True)
+        with (
+            replacing(self._file) as beside,
+            self._file.open("rb") as lines,
+            beside.open("wb") as file,
+        ):
+            _write(file, (line_of(i, line) for i, line in enumerate(lines)))
 
 
 def cell_file(policy: str, column: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
 from ibrl_jax.reporting.tables import Row, Table, lay_out, p_value, percent, share
 from ibrl_jax.reporting.transcripts import Sample, embed, sample_groups
 from ibrl_jax.reporting.unfinished import audited, unfinished
+from ibrl_jax.whole import replacing
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -51,9 +51,9 @@ def write_report(run_dir: Path) -> Path:
     """
     run = read_run(run_dir)
     path = run.path / "report.html"
-    unfinished = path.with_suffix(".html.part")
-    unfinished.write_text(render(run), encoding="utf-8")
-    os.replace(unfinished, path)
+    text = render(run)
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
     return path
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from ibrl_jax.studies.plan import RESULTS_VERSION, shaping
 from ibrl_jax.studies.results import Results
 from ibrl_jax.studies.tables import groups
 from ibrl_jax.trainer.run import as_json, read_json, write_json, write_text
+from ibrl_jax.whole import replacing
 
 _PACKAGES = ("ibrl-jax", "jax", "jaxlib", "flax", "optax", "numpy", "scipy", "statsmodels")
 _FROM_EVALUATIONS = ("policies", "columns", "settings", "versions", "leakage", "coverage")
@@ -176,12 +176,8 @@ def versions() -> dict[str, str]:
 
 
 def _write_bytes(file: Path, content: bytes) -> None:
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    with replacing(file) as beside:
         beside.write_bytes(content)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def headline(results: Results, pieces: Sequence[Piece]) -> str:

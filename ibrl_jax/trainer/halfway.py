@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from ibrl_jax.whole import replacing
 
 EVERY = 100
 """Steps between two keepings."""
@@ -38,19 +39,14 @@ def keep(folder: Path, now: Halfway) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     leaves = jax.device_get(jax.tree.leaves(now.trees))
     arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-    beside = folder / f".{os.getpid()}.npz"
-    try:
-        with beside.open("wb") as file:
-            np.savez(
-                file,
-                step=now.step,
-                draws=json.dumps(now.draws),
-                losses=now.losses,
-                **arrays,
-            )
-        beside.replace(folder / _FILE)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(folder / _FILE) as beside, beside.open("wb") as file:
+        np.savez(
+            file,
+            step=now.step,
+            draws=json.dumps(now.draws),
+            losses=now.losses,
+            **arrays,
+        )
 
 
 def find(folder: Path, like: Any) -> Halfway | None:

@@ -31,8 +31,8 @@ from ibrl_jax.trainer.run import RunFolder, read_json
 
 _LOOKS = 0.1
 """Seconds between looks at what runs."""
-_STOPPED = (130, -signal.SIGINT)
-"""How a process ends that heeded Ctrl-C."""
+_STOPPED = (130, -signal.SIGINT, 1)
+"""How a process ends that heeded Ctrl-C; 1 is a Python that was not yet up when it came."""
 _WELL: tuple[Ending, ...] = ("done", "finished before")
 
 

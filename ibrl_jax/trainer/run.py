@@ -29,6 +29,7 @@ from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
+from ibrl_jax.whole import replacing
 
 MAY_DIFFER = (
     "iterations",
@@ -212,14 +213,10 @@ def write_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write beside the place, then move there: a reader sees the old or the new, never a half."""
+    """A text, whole or not at all; its folder is made."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    with replacing(file) as beside:
         beside.write_text(text)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _iteration(line: str) -> int:

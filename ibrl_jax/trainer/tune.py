@@ -35,6 +35,7 @@ from ibrl_jax.rl.learner import Learner
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.placing import Place
 from ibrl_jax.trainer.weights import Weights
+from ibrl_jax.whole import replacing
 
 CACHE = Path(".cache") / "tuned.json"
 """What was measured on this machine, by what was measured."""
@@ -322,6 +323,5 @@ def _remember(cache: Path, key: str, tuned: Tuned) -> None:
 def _write(path: Path, value: Any) -> None:
     """Whole or not at all: another run may read or write it at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    beside.replace(path)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")

@@ -7,31 +7,25 @@ import email.utils
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
 
 from ibrl_jax.endpoints import (
-    Answer,
     Budget,
     Endpoint,
     EndpointError,
-    EndpointSettings,
     EndpointStop,
     Kind,
 )
-from ibrl_jax.endpoints.cache import Cache
 from ibrl_jax.endpoints.call import backoff_s
 from ibrl_jax.endpoints.client import RATE_LIMIT_WAITS
 from ibrl_jax.errors import UserError
+from tests.endpoints.asking import GOOD, HI, Make, Serve, Verdict, chat, chats, in_order
 from tests.endpoints.conftest import KEY, KEY_ENV
 from tests.endpoints.fault_server import (
     Asked,
-    FaultServer,
     Reply,
     completion,
     drip,
@@ -42,44 +36,6 @@ from tests.endpoints.fault_server import (
     send_json,
     status,
 )
-
-Make = Callable[..., EndpointSettings]
-Serve = Callable[..., FaultServer]
-
-
-class Verdict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    score: float = Field(ge=0, le=1)
-
-
-GOOD = '{"score": 0.5}'
-HI = [{"role": "user", "content": "hi"}]
-
-
-def in_order(*replies: Reply) -> Callable[[Asked], Reply]:
-    """The n-th request gets the n-th reply, later ones the last."""
-    return lambda asked: replies[min(asked.number, len(replies) - 1)]
-
-
-def chat(settings: EndpointSettings, **more: Any) -> Answer[Any]:
-    return chats(settings, [more])[0]
-
-
-def chats(
-    settings: EndpointSettings, calls: Iterable[dict[str, Any]], endpoint: Endpoint | None = None
-) -> list[Answer[Any]]:
-    """Calls one after the other, over one connection."""
-
-    async def go() -> list[Answer[Any]]:
-        used = endpoint or Endpoint(settings)
-        try:
-            ask: Callable[..., Any] = used.chat
-            return [await ask(**({"messages": HI} | call)) for call in calls]
-        finally:
-            await used.aclose()
-
-    return asyncio.run(go())
 
 
 def test_an_answer_says_what_came_back(serve: Serve, make_settings: Make) -> None:
@@ -327,21 +283,6 @@ def test_what_a_content_filter_held_back_is_no_answer_however_whole_it_looks(
     assert (total["failures"], total["tokens_out"]) == ({"filtered": 1}, 3)
 
 
-def test_an_answer_of_a_filter_in_an_old_cache_is_asked_for_again(
-    serve: Serve, make_settings: Make, tmp_path: Path
-) -> None:
-    server = serve(in_order(say("I wou", finish="length"), say("whole")))
-    settings = make_settings(server.url, cache_dir=str(tmp_path))
-    assert [a.text for a in chats(settings, [{}, {}])] == ["I wou"] * 2  # a cut is a cut for good
-    cache = Cache(tmp_path)
-    (file,) = tmp_path.rglob("*.json")
-    held = cache.get(file.stem)
-    assert held is not None
-    cache.put(file.stem, replace(held, finish="content_filter"), replace=True)
-    assert [a.text for a in chats(settings, [{}, {}])] == ["whole"] * 2
-    assert len(server.asked) == 2
-
-
 def test_an_utterance_cut_off_says_so(serve: Serve, make_settings: Make) -> None:
     server = serve(in_order(say("I would", finish="length"), say("<think>I", finish="length")))
     endpoint = Endpoint(make_settings(server.url))
@@ -474,44 +415,6 @@ def test_an_endpoint_serves_one_event_loop_after_another(serve: Serve, make_sett
     for _ in range(3):  # nobody closes: the connection ends with its loop, without a warning
         assert asyncio.run(endpoint.chat(HI)).text == "x"
         gc.collect()
-
-
-def test_a_rerun_replays_each_sample_its_own(
-    serve: Serve, make_settings: Make, tmp_path: Path
-) -> None:
-    server = serve(lambda asked: say(f"answer {asked.number}"))
-    settings = make_settings(server.url, cache_dir=str(tmp_path))
-    samples = [{"sample_index": i} for i in range(3)]
-    first = chats(settings, samples)
-    assert [answer.text for answer in first] == ["answer 0", "answer 1", "answer 2"]
-    again = chats(settings, list(reversed(samples)))
-    assert [answer.text for answer in again] == ["answer 2", "answer 1", "answer 0"]
-    assert all(answer.cached and answer.attempts == 0 for answer in again)
-    assert len(server.asked) == 3
-
-
-def test_no_failure_is_cached(serve: Serve, make_settings: Make, tmp_path: Path) -> None:
-    server = serve(in_order(say("prose"), say(GOOD)))
-    settings = make_settings(server.url, cache_dir=str(tmp_path), retries=0)
-    with pytest.raises(EndpointError, match="parse"):
-        chat(settings, schema=Verdict)
-    assert not chat(settings, schema=Verdict).cached
-    cached = chat(settings, schema=Verdict)
-    assert (cached.cached, cached.parsed) == (True, Verdict(score=0.5))
-
-
-def test_the_same_question_at_once_has_one_answer(
-    serve: Serve, make_settings: Make, tmp_path: Path
-) -> None:
-    server = serve(lambda asked: say(f"answer {asked.number}"), delay_s=0.05)
-    endpoint = Endpoint(make_settings(server.url, cache_dir=str(tmp_path)))
-
-    async def go() -> set[str]:
-        answers = await asyncio.gather(*(endpoint.chat(HI) for _ in range(4)))
-        await endpoint.aclose()
-        return {answer.text for answer in answers}
-
-    assert len(asyncio.run(go())) == 1
 
 
 def test_the_key_appears_nowhere(

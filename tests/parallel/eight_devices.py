@@ -31,10 +31,11 @@ from ibrl_jax.parallel.mesh import MeshSettings, build_mesh, local_mesh, split
 from ibrl_jax.parallel.place import gather, put
 from ibrl_jax.parallel.rules import batch_sharding, shardings, use
 from ibrl_jax.rl.batches import RoleBatch
+from ibrl_jax.rl.cut import places
 from ibrl_jax.rl.learner import Hyper, Learner, LearnerSettings, LearnerState
 from ibrl_jax.rl.losses import LossSettings
 
-VOCAB, MICRO, ROWS, TIME = 40, 2, 8, 24
+VOCAB, MICRO, ROWS, TIME, SHARE = 40, 2, 8, 24, 0.8
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 2, 2))
 
 HYPER = Hyper(
@@ -70,7 +71,7 @@ class Case:
                 loss=loss,
                 micro_batch=ROWS,
                 lengths=(TIME,),
-                trained_share=0.8,  # 19 of 24 tokens: more than any row trains on
+                trained_share=SHARE,
                 b1=0.9,
                 b2=0.99,
                 eps=1e-3,  # less, and Adam makes a step of the noise in a gradient of zero
@@ -134,6 +135,7 @@ def a_batch() -> RoleBatch:
     at = np.arange(TIME)
     real, second = at < length, at >= border
     sampled = real & (at > 0) & (at != border) & (rng.random(shape) < 0.7)
+    assert sampled.sum(axis=-1).max() <= places(TIME, SHARE)  # or all would be computed
     return RoleBatch(
         ids=rng.integers(VOCAB, size=shape, dtype=np.int32),
         positions=np.where(second, at - border, at).astype(np.int32),

@@ -91,22 +91,24 @@ _ASKS = {
     IntentDepth.ACCIDENTAL: 4,
 }
 
+_V1 = Family(
+    words=WORDS["rule_v1"],
+    willingness=0.62,
+    trust=0.60,
+    answered=2,
+    shown={Personality.SKEPTICAL: 2, Personality.ANALYTICAL: 2},
+    wants_reason=frozenset({Personality.PASSIVE, Personality.IMPATIENT}),
+    wants_promise=frozenset({PrivacySensitivity.HIGH}),
+    out_of_patience=0.10,
+    passed_over=_PASSED_OVER,
+    refusals=2,
+    asks=_ASKS,
+    shuffled=False,
+    own_words=0.0,
+)
+
 FAMILIES: Mapping[str, Family] = {
-    "rule_v1": Family(
-        words=WORDS["rule_v1"],
-        willingness=0.62,
-        trust=0.60,
-        answered=2,
-        shown={Personality.SKEPTICAL: 2, Personality.ANALYTICAL: 2},
-        wants_reason=frozenset({Personality.PASSIVE, Personality.IMPATIENT}),
-        wants_promise=frozenset({PrivacySensitivity.HIGH}),
-        out_of_patience=0.10,
-        passed_over=_PASSED_OVER,
-        refusals=2,
-        asks=_ASKS,
-        shuffled=False,
-        own_words=0.0,
-    ),
+    "rule_v1": _V1,
     "rule_v2": Family(
         words=WORDS["rule_v2"],
         willingness=0.60,
@@ -122,19 +124,10 @@ FAMILIES: Mapping[str, Family] = {
         shuffled=True,
         own_words=0.5,
     ),
-    "rule_mix": Family(
+    "rule_mix": replace(
+        _V1,
         words=WORDS["rule_mix"],
-        willingness=0.62,
-        trust=0.62,
-        answered=2,
-        shown={Personality.SKEPTICAL: 2, Personality.ANALYTICAL: 2},
-        wants_reason=frozenset({Personality.PASSIVE, Personality.IMPATIENT}),
-        wants_promise=frozenset({PrivacySensitivity.HIGH}),
-        out_of_patience=0.10,
-        passed_over=_PASSED_OVER,
-        refusals=2,
         asks=dict.fromkeys(IntentDepth, 4),
-        shuffled=True,
         own_words=0.1,
         extra=(*_EXTRA, Category.BATTERY, Category.PRIVACY),
         drawn=True,
