@@ -4,8 +4,9 @@ Chinese, 3,000 training profiles, calls of 15 agent turns; judges, simulator and
 endpoints. The start is supervised on transcripts of your own (docs/telesales.md has their form, and
 what the endpoints cost). The paper names entropy .1, KL .02, 1e-6 for the agent and, at half the
 frequency, 1e-7 for the customer, 64 calls an iteration in groups of 4. Lengths and the start's own
-settings are ours. Look the models' names up at your provider, and set `max_cost` with both prices
-before a long run.
+settings are ours. Look the models' names up at your provider, with how each is told not to think
+(`extra_body`): thoughts would take the tokens of a turn. Set `max_cost` with both prices before a
+long run.
 
 Command: make train CONFIG=configs/telesales/qwen3_5-4b.py
          (the weights: ARGS="--config.policy.folder=path/of/Qwen3.5-4B")
@@ -15,6 +16,8 @@ Expected: not measured.
 from ml_collections import ConfigDict
 
 from ibrl_jax.config import default_config, endpoint
+
+UNTHINKING = '{"thinking": {"type": "disabled"}}'
 
 
 def get_config() -> ConfigDict:
@@ -52,6 +55,7 @@ def get_config() -> ConfigDict:
         base_url="https://open.bigmodel.cn/api/paas/v4",
         model="glm-4.6",
         key_env="GLM_API_KEY",
+        extra_body=UNTHINKING,
         max_tokens=1024,
         timeout_s=120.0,
         cache_dir=".cache/telesales/simulator",
@@ -60,6 +64,7 @@ def get_config() -> ConfigDict:
         base_url="https://open.bigmodel.cn/api/paas/v4",
         model="glm-4.6",
         key_env="GLM_API_KEY",
+        extra_body=UNTHINKING,
         temperature=0.0,
         max_tokens=2048,
         timeout_s=180.0,
