@@ -19,28 +19,19 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from benchmarks.choices import jobs, packing, staleness
+from benchmarks.figure import Figures, figure
 from benchmarks.gpu import peak_flops
 from benchmarks.parts import HYPER, engines, learner, requests, row_batch
 from benchmarks.protocol import serve
 from benchmarks.sizes import SIZES
-from benchmarks.training import Run, slow_judge
+from benchmarks.training import DOND, TELESALES, TINY, Run, slow_judge
 from benchmarks.workload import CLOSER, FIRST, HEADER
 from ibrl_jax import host
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params, init_params
 
 ROUNDS = (5, 10, 20, 40, 80)
-DOND, TELESALES = "configs/dond/mini.py", "configs/telesales/mini.py"
-TINY = ("sft.steps=20", "sft.dialogues=200")
-"""A start that learned next to nothing."""
-Figures = dict[str, list[dict[str, Any]]]
-
-
-def figure(
-    name: str, value: float, told: str, goal: str, met: bool | None, **detail: Any
-) -> Figures:
-    one = dict(figure=name, value=value, told=told, goal=goal, met=met, detail=detail)
-    return {"figures": [one]}
 
 
 def exponent() -> Figures:
@@ -313,7 +304,7 @@ def _median(work: Callable[[], Any], times: int) -> float:
     return statistics.median(found)
 
 
-CASES = (exponent, compilations, start, judge, flops, memory)
+CASES = (exponent, compilations, start, judge, flops, memory, staleness, packing, jobs)
 
 
 def main() -> None:

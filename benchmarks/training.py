@@ -13,6 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+DOND, TELESALES = "configs/dond/mini.py", "configs/telesales/mini.py"
+TINY = ("sft.steps=20", "sft.dialogues=200")
+"""A start that learned next to nothing."""
 PATIENCE = 0.005
 """Seconds between looks at a run."""
 

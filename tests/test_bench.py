@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import choices
 from benchmarks.ours import Ours
 from benchmarks.own import slope_of
 from benchmarks.plot import draw
@@ -163,6 +164,35 @@ def test_the_slope_of_memory_has_an_error_that_knows_its_noise() -> None:
     assert abs(slope) <= error < 0.5
     slope, error = slope_of(at, 1e5 + 3 * at + noise)
     assert abs(slope - 3) <= error < 0.5
+
+
+def test_choices_are_run_by_turns_from_one_start_and_warm_iterations_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[str, ...]] = []
+
+    class Pretended:
+        def __init__(self, config: str, root: Path, options: tuple[str, ...]) -> None:
+            self.folder = root / "mini" / "seed0"
+            self.slow = "stale=0" in options
+            begun.append(tuple(options))
+
+        def finish(self) -> list[dict]:
+            return [
+                {"seconds": {"total": s}} for s in ([9, 4, 6, 4] if self.slow else [9, 1, 3, 1])
+            ]
+
+    monkeypatch.setattr(choices, "Run", Pretended)
+    both = {"exact": ["stale=0"], "stale": ["stale=1"]}
+    of = choices._seconds("total")
+    found = choices.by_turns("a.py", tmp_path, ["sft=1"], ["n=4"], both, of, skip=1)
+    assert found == {"exact": [4] * choices.ROUNDS, "stale": [1] * choices.ROUNDS}
+    assert begun[0] == ("sft=1", "iterations=1")
+    assert [options[-1] for options in begun[1:]] == ["stale=0", "stale=1"] * choices.ROUNDS
+    (start,) = {options[0] for options in begun[1:]}
+    assert start == f"policy.start={tmp_path / 'kept' / 'mini' / 'seed0' / 'policies' / 'start'}"
+    (line,) = choices._compared("iteration", "stale", "exact", found)["figures"]
+    assert (line["value"], line["told"], line["met"]) == (0.25, "0.25 (1.00 s for 4.00 s)", None)
 
 
 def test_the_slow_judge_approves_of_every_turn_it_is_asked_about() -> None:
