@@ -34,9 +34,9 @@ DEALS = (
 
 CALLS = (
     Measured(key="success", title="Success", form="percent"),
-    Measured(key="success@1", title="Success@1", form="percent", weight="profiles"),
-    Measured(key="success@2", title="Success@2", form="percent", weight="profiles"),
-    Measured(key="hallucination", title="Hallucination", form="percent", weight="audited"),
+    Measured(key="success@1", title="Success@1", form="percent", of="success", at_least=1),
+    Measured(key="success@2", title="Success@2", form="percent", of="success", at_least=2),
+    Measured(key="hallucination", title="Hallucination", form="percent"),
     Measured(key="delta_willingness", title="Change of willingness", form="signed"),
 )
 

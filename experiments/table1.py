@@ -12,9 +12,21 @@ from experiments.calls import SIMULATED, large
 from experiments.settings import endpoint
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.studies import paper
-from ibrl_jax.studies.declare import Column, Design, Measured, Printed, Reference, Row, Run, Study
+from ibrl_jax.studies.declare import (
+    Column,
+    Design,
+    Measured,
+    Piece,
+    Printed,
+    Reference,
+    Row,
+    Run,
+    Study,
+)
 from ibrl_jax.studies.figures import bars
 from ibrl_jax.studies.odds import odds_of_failing
+from ibrl_jax.studies.results import Results
+from ibrl_jax.studies.returns import returns_of
 from ibrl_jax.studies.tables import printed_table, result_table, seed_table
 from ibrl_jax.studies.training import what_runs_had
 from ibrl_jax.studies.verdict import verdict
@@ -22,6 +34,7 @@ from ibrl_jax.studies.verdict import verdict
 HELD_OUT = "held-out"
 MINI: dict[str, Any] = {"run.snapshots_every": 10, "run.dialogues_every": 10}
 ALONE = {"roles.customer.train": False, "roles.customer.judge": ""}
+AGAINST_POOL = "unilateral vs pool of 3"
 POOL = ("frozen:start", "scripted:rule_v1", "scripted:rule_mix")
 RECORD = {
     name: endpoint(name) for name in ("deepseek", "glm", "qwen")
@@ -30,10 +43,10 @@ RECORD = {
 MEASURES = (
     Measured(key="success", title="Success", form="percent"),
     *(
-        Measured(key=f"success@{n}", title=f"Success@{n}", form="percent", weight="profiles")
+        Measured(key=f"success@{n}", title=f"Success@{n}", form="percent", of="success", at_least=n)
         for n in (1, 2, 3)
     ),
-    Measured(key="hallucination", title="Hallucination", form="percent", weight="audited"),
+    Measured(key="hallucination", title="Hallucination", form="percent"),
     Measured(key="delta_willingness", title="Change of willingness", form="signed"),
     Measured(key="delta_patience", title="Change of patience", form="signed"),
 )
@@ -71,7 +84,7 @@ mini = Design(
             "9B unilateral vs DS V4 Pro",
         ),
         small(
-            "unilateral vs pool of 3",
+            AGAINST_POOL,
             "unilateral-pool",
             "unilateral-frozen",
             "9B unilateral vs pool of 3",
@@ -115,7 +128,7 @@ at_scale = Design(
             printed="9B unilateral vs DS V4 Pro",
         ),
         large(
-            "unilateral vs pool of 3",
+            AGAINST_POOL,
             "unilateral-pool",
             ALONE
             | {"roles.customer.counterpart": tuple(f"api:{name}:record" for name in RECORD)}
@@ -151,6 +164,12 @@ at_scale = Design(
     },
 )
 
+
+def returns(results: Results) -> Piece:
+    """What was earned against each of the pool; this page's figure is another."""
+    return replace(returns_of(AGAINST_POOL)(results), figure=None)
+
+
 STUDY = Study(
     name="table1",
     title="Table 1: Vehicle TeleSales, held-out customers",
@@ -178,5 +197,6 @@ STUDY = Study(
         "The paper's own": printed_table,
         "Seeds": seed_table,
         "What training had": what_runs_had,
+        "Returns in training": returns,
     },
 )

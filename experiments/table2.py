@@ -124,7 +124,12 @@ at_scale = Design(
     against="IB-RL",
     measures=DEALS,
     judged=("agreement", "expected_utility"),
-    evaluation={"evaluation.scenarios": 0, **endpoint("glm"), **endpoint("deepseek")},
+    evaluation={  # the paper's 1,000: 200 distinct scenarios, each five times in each seat
+        "evaluation.scenarios": 0,
+        "evaluation.seeds": 5,
+        **endpoint("glm"),
+        **endpoint("deepseek"),
+    },
 )
 
 STUDY = Study(

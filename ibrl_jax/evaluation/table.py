@@ -147,6 +147,8 @@ def _cell(domain: Domain, cell: Cell, settings: StatisticsSettings) -> dict[str,
         results.append((scenario, p.outcome, p.plan.seat))
     values, clusters = _values(domain, cell)
     row: dict[str, Any] = dict(domain.tabulate(results, cell.planned))
+    success = compared(domain)[0]
+    row["bounds"] = {success: worst_case(values[success], cell.planned), **row.get("bounds", {})}
     row["clusters"] = len(set(clusters.tolist()))
     row["retries"] = sum(p.retries for p in cell.played)
     for name in compared(domain):
@@ -154,6 +156,15 @@ def _cell(domain: Domain, cell: Cell, settings: StatisticsSettings) -> dict[str,
         row.setdefault(name, interval.mean)
         row[f"{name}_ci"] = None if interval.low is None else [interval.low, interval.high]
     return row
+
+
+def worst_case(values: np.ndarray, planned: int) -> list[float] | None:
+    """The least and the greatest mean of `values` [n] in [0, 1], were what is missing of `planned`
+    all 0, or all 1; None where nothing was planned."""
+    if not planned:
+        return None
+    missing = planned - values.size
+    return [float(values.sum()) / planned, float(values.sum() + missing) / planned]
 
 
 def _values(domain: Domain, cell: Cell) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -64,6 +64,13 @@ class Cell:
         low, high = _finite(found[0]), _finite(found[1])
         return None if low is None or high is None else (low, high)
 
+    def worst_case(self, measure: str) -> tuple[float, float] | None:
+        """A share's ends, were all dialogues that are missing failures, or successes; None where
+        none is missing."""
+        found = (self.values.get("bounds") or {}).get(measure)
+        complete = self.coverage is None or self.coverage >= 1
+        return None if complete or not found else (float(found[0]), float(found[1]))
+
     @property
     def coverage(self) -> float | None:
         return _finite(self.values.get("coverage"))

@@ -117,7 +117,7 @@ def _curve(
         ys.append(factor * found.mean)
         if found.low is not None and found.high is not None:
             axes.plot([x, x], [factor * found.low, factor * found.high], color=ink, linewidth=1.0)
-        values = (cell.value(measure) for cell in cells.values())
+        values = (cell.value(measure.key) for cell in cells.values())
         spots = [factor * value for value in values if value is not None]
         axes.plot([x] * len(spots), spots, "o", color=ink, markersize=2, alpha=0.4)
     if xs:
@@ -216,7 +216,7 @@ def _cells(results: Results, line: Line, column: str) -> dict[int, dict[int, Cel
 
 
 def _point_json(found: Interval, by_seed: Mapping[int, Cell], measure: Measured) -> dict[str, Any]:
-    values = {seed: cell.value(measure) for seed, cell in by_seed.items()}
+    values = {seed: cell.value(measure.key) for seed, cell in by_seed.items()}
     return {
         "measure": measure.key,
         "value": found.mean,

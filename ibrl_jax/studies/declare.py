@@ -89,14 +89,15 @@ class Column:
 class Measured:
     """A number of each cell: the mean over the dialogues that have it.
 
-    What only the evaluations' own tables hold (Success@n, of all of a profile's calls) has the
-    `weight` by which cells are pooled: the name of a count in them (`n`, `profiles`).
+    With `at_least` the mean is over scenarios whose planned dialogues with a counterpart all came
+    to an end, of whether so many of them were a success by the measure `of` (Success@n).
     """
 
     key: str
     title: str
     form: Literal["percent", "share", "signed"]
-    weight: str = ""
+    of: str = ""
+    at_least: int = 0
 
     def write(self, value: float | None) -> str:
         """A value as it stands in a cell."""

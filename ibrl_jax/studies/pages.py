@@ -71,7 +71,7 @@ def page(results: Results, pieces: Mapping[str, Piece], command: str) -> str:
             "end"
         )
     lines += [f"{told}.", "", f"Command: `{command}`", ""]
-    if said := [*results.missing, *not_held_out(results)]:
+    if said := [*results.missing, *not_held_out(results), *shared(results)]:
         lines += ["To be known:", "", *(f"- {sentence}" for sentence in said), ""]
     for heading, piece in pieces.items():
         if piece.figure is not None:
@@ -94,6 +94,18 @@ def not_held_out(results: Results) -> list[str]:
                 told = ", ".join(sorted(kinds))
                 found.append(f"{column} is no held-out column for {row}, but {told}")
     return found
+
+
+def shared(results: Results) -> list[str]:
+    """A sentence for each thing that the leakage checks found in training and in evaluation."""
+    found = []
+    for evaluation in results.evaluations.values():
+        for overlap in evaluation.get("leakage", {}).get("overlaps", ()):
+            where = f", in {overlap['column']}" if overlap["column"] else ""
+            found.append(
+                f"training and evaluation share, by {overlap['kind']}: {overlap['what']}{where}"
+            )
+    return list(dict.fromkeys(found))
 
 
 def csv_text(pieces: Mapping[str, Piece]) -> str:

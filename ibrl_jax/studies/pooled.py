@@ -13,18 +13,8 @@ from ibrl_jax.studies.results import Cell, Results
 
 
 def interval(cell: Cell, measure: Measured, settings: StatisticsSettings) -> Interval:
-    """A measure's mean over a cell's dialogues with an interval over clusters, where one exists."""
-    sums = cell.sums(measure)
-    if sums is None:
-        return Interval(
-            mean=cell.value(measure),
-            low=None,
-            high=None,
-            rows=cell.n,
-            clusters=len(set(cell.clusters.tolist())),
-            note="of whole profiles, without an interval here",
-        )
-    values, known = sums
+    """A measure's mean over a cell's dialogues, with an interval over clusters."""
+    values, known = cell.sums(measure.key)
     if not cell.n:
         return Interval(mean=None, low=None, high=None, rows=0, clusters=0, note="no dialogues")
     return bootstrap_mean(values, cell.clusters, settings, known)
@@ -36,9 +26,8 @@ def arm(
     """An arm of a contrast over seeds: some rows in a column."""
     found = {}
     for seed, cell in results.by_seed(rows, column).items():
-        sums = cell.sums(measure)
-        if sums is not None and cell.n:
-            found[seed] = seeds.Sums(*sums, cell.clusters)
+        if cell.n:
+            found[seed] = seeds.Sums(*cell.sums(measure.key), cell.clusters)
     return seeds.Arm(coefficient, found)
 
 
@@ -47,7 +36,7 @@ def by_seed(
 ) -> dict[int, float]:
     """A measure at each seed, where it is defined."""
     cells = results.by_seed(rows, column)
-    values = {seed: cell.value(measure) for seed, cell in cells.items()}
+    values = {seed: cell.value(measure.key) for seed, cell in cells.items()}
     return {seed: value for seed, value in values.items() if value is not None}
 
 

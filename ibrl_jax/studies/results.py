@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,49 +21,45 @@ from ibrl_jax.studies.plan import Plan, is_of_today
 from ibrl_jax.trainer.run import read_json
 
 
+class Bounds(NamedTuple):
+    """The least and the most successes that there can be, were everything that is missing a failure
+    or a success, of so many."""
+
+    least: float
+    most: float
+    of: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """The dialogues of some rows in one column at one seed.
 
     `values` [n] by measure, NaN where it is undefined, and `clusters` [n] of those that came to an
-    end, of `planned`. `tables` are the cells of the evaluations' own tables.
+    end, of `planned`. A value of all dialogues of a scenario stands with the first of them.
+    `bounds`, by measure, of those whose values lie in [0, 1] for success.
     """
 
     values: Mapping[str, np.ndarray]
     clusters: np.ndarray
     planned: int
     kinds: frozenset[str]
-    tables: tuple[Mapping[str, Any], ...]
+    bounds: Mapping[str, Bounds]
 
     @property
     def n(self) -> int:
         return len(self.clusters)
 
-    def sums(self, measure: Measured) -> tuple[np.ndarray, np.ndarray] | None:
+    def sums(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """A measure and whether it is defined, a dialogue at a time: two [n], the first 0 where it
-        is not; None if the evaluations' tables alone hold it."""
-        if measure.weight:
-            return None
-        values = self.values.get(measure.key, np.full(self.n, np.nan))
+        is not."""
+        values = self.values.get(key, np.full(self.n, np.nan))
         known = np.isfinite(values)
         return np.where(known, values, 0.0), known.astype(np.float64)
 
-    def value(self, measure: Measured) -> float | None:
+    def value(self, key: str) -> float | None:
         """A measure over the cell's dialogues; None where it is undefined."""
-        if measure.weight:
-            return _weighted(measure, self.tables)
-        sums = self.sums(measure)
-        assert sums is not None
-        top, bottom = sums
+        top, bottom = self.sums(key)
         return float(top.sum() / bottom.sum()) if bottom.sum() else None
-
-
-def _weighted(measure: Measured, tables: Sequence[Mapping[str, Any]]) -> float | None:
-    top = bottom = 0.0
-    for table in tables:
-        if (value := table.get(measure.key)) is not None:
-            top, bottom = top + table[measure.weight] * value, bottom + table[measure.weight]
-    return top / bottom if bottom else None
 
 
 def pooled(cells: Sequence[Cell]) -> Cell:
@@ -80,7 +76,10 @@ def pooled(cells: Sequence[Cell]) -> Cell:
         clusters=np.concatenate([cell.clusters for cell in cells]),
         planned=sum(cell.planned for cell in cells),
         kinds=frozenset().union(*(cell.kinds for cell in cells)),
-        tables=tuple(table for cell in cells for table in cell.tables),
+        bounds={
+            key: Bounds(*(sum(of) for of in zip(*(c.bounds[key] for c in cells), strict=True)))
+            for key in set.intersection(*(set(cell.bounds) for cell in cells))
+        },
     )
 
 
@@ -126,6 +125,7 @@ def collect(
     Raises:
         UserError: a file is damaged.
     """
+    design = study.designs[scale]
     cells: dict[tuple[str, str], dict[int, Cell]] = {}
     evaluations = {}
     absent = list(missing)
@@ -146,7 +146,7 @@ def collect(
             for clause in unfinished(found)
         ]
         outcomes = read_outcomes(planned.folder / "outcomes.csv")
-        for (policy, column), cell in _cells(outcomes, found).items():
+        for (policy, column), cell in _cells(outcomes, design).items():
             if policy in planned.rows:
                 cells.setdefault((planned.rows[policy], column), {})[planned.seed] = cell
     metrics: dict[str, dict[int, list[dict[str, Any]]]] = {}
@@ -161,7 +161,7 @@ def collect(
             metrics.setdefault(planned.run.label, {})[planned.seed] = rows
     return Results(
         study=study,
-        design=study.designs[scale],
+        design=design,
         scale=scale,
         seeds=tuple(seeds),
         plan=plan,
@@ -173,27 +173,51 @@ def collect(
     )
 
 
-def _cells(
-    rows: Sequence[OutcomeRow], evaluation: Mapping[str, Any]
-) -> dict[tuple[str, str], Cell]:
+def _cells(rows: Sequence[OutcomeRow], design: Design) -> dict[tuple[str, str], Cell]:
     """The cells of one evaluation, by (policy, column)."""
-    tables = {row["policy"]: row["cells"] for row in evaluation["rows"]}
     groups: dict[tuple[str, str], list[OutcomeRow]] = {}
     for row in rows:
         groups.setdefault((row.policy, row.column), []).append(row)
-    found = {}
-    for (policy, column), group in groups.items():
-        ended = [row for row in group if not row.aborted]
-        table = tables.get(policy, {}).get(column)
-        keys = sorted({key for row in ended for key in row.values})
-        found[policy, column] = Cell(
-            values={
-                key: np.array([row.values.get(key, np.nan) for row in ended], np.float64)
-                for key in keys
-            },
-            clusters=np.array([row.cluster for row in ended], dtype=str),
-            planned=len(group),
-            kinds=frozenset(row.kind for row in group),
-            tables=(table,) if table else (),
-        )
-    return found
+    return {where: _cell(group, design) for where, group in groups.items()}
+
+
+def _cell(group: Sequence[OutcomeRow], design: Design) -> Cell:
+    ended = [row for row in group if not row.aborted]
+    keys = sorted({key for row in ended for key in row.values})
+    values = {
+        key: np.array([row.values.get(key, np.nan) for row in ended], np.float64) for key in keys
+    }
+    missing = len(group) - len(ended)
+    bounds = {}
+    for key in design.judged:
+        won = float(np.nansum(values.get(key, 0.0)))
+        bounds[key] = Bounds(won, won + missing, len(group))
+    for measure in design.measures:
+        if measure.at_least:
+            values[measure.key], bounds[measure.key] = _of_scenarios(group, measure)
+    return Cell(
+        values=values,
+        clusters=np.array([row.cluster for row in ended], dtype=str),
+        planned=len(group),
+        kinds=frozenset(row.kind for row in group),
+        bounds=bounds,
+    )
+
+
+def _of_scenarios(group: Sequence[OutcomeRow], measure: Measured) -> tuple[np.ndarray, Bounds]:
+    """A measure of all of a scenario's dialogues with a counterpart: [n] of those that ended, with
+    the first of each that is whole; and its bounds, the others counted too."""
+    scenarios: dict[tuple[str, str], list[OutcomeRow]] = {}
+    for row in group:
+        scenarios.setdefault((row.cluster, row.counterpart), []).append(row)
+    whole: dict[int, bool] = {}
+    least = most = 0
+    for dialogues in scenarios.values():
+        won = sum(bool(row.values.get(measure.of)) for row in dialogues)
+        missing = sum(row.aborted for row in dialogues)
+        least += won >= measure.at_least
+        most += won + missing >= measure.at_least
+        if not missing:
+            whole[id(dialogues[0])] = won >= measure.at_least
+    values = [float(whole.get(id(row), np.nan)) for row in group if not row.aborted]
+    return np.array(values, np.float64), Bounds(least, most, len(scenarios))

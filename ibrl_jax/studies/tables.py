@@ -31,7 +31,8 @@ def groups(design: Design) -> dict[str, tuple[str, ...]]:
 def result_table(results: Results) -> Piece:
     """Every measure of every row in every column, over all seeds' dialogues together.
 
-    Under it, the judged measures again with intervals over clusters of scenarios.
+    Under it, the judged measures and those of whole scenarios again with intervals over clusters of
+    scenarios, and what the dialogues that are missing could make of them.
     """
     design = results.design
     lines, rows, data = [], [], {}
@@ -55,9 +56,10 @@ def result_table(results: Results) -> Piece:
         "over successes only. All seeds' dialogues together; coverage: those that came to an end, "
         "of those planned.\n"
     )
-    for key in design.judged:
-        measure = next(m for m in design.measures if m.key == key)
+    told = [m for m in design.measures if m.key in design.judged or m.at_least]
+    for measure in told:
         text += f"\n{_with_intervals(results, data, measure)}\n"
+    text += _of_the_missing(data, told)
     return Piece(markdown=text, rows=rows, data=data)
 
 
@@ -174,7 +176,7 @@ def contrast_json(found: seeds.Contrast) -> dict[str, Any]:
 def _cell_text(cell: Cell | None, measures: Sequence[Measured]) -> str:
     if cell is None:
         return "–"
-    return " / ".join(measure.write(cell.value(measure)) for measure in measures)
+    return " / ".join(measure.write(cell.value(measure.key)) for measure in measures)
 
 
 def _cell_rows(
@@ -184,6 +186,7 @@ def _cell_rows(
     rows = []
     for measure in results.design.measures:
         found = pooled.interval(cell, measure, results.statistics)
+        bounds = cell.bounds.get(measure.key)
         rows.append(
             {
                 "row": title,
@@ -193,6 +196,8 @@ def _cell_rows(
                 "value": found.mean,
                 "low": found.low,
                 "high": found.high,
+                "least": bounds and bounds.least / bounds.of,
+                "most": bounds and bounds.most / bounds.of,
                 "n": cell.n,
                 "planned": cell.planned,
                 "clusters": found.clusters,
@@ -222,6 +227,28 @@ def _with_intervals(results: Results, data: Mapping[str, Any], measure: Measured
         lines.append([title, *(_interval(cell and cell[measure.key], measure) for cell in cells)])
     head = [f"{measure.title} [{results.statistics.confidence:.0%} over scenarios]"]
     return markdown([*head, *results.design.shown], lines)
+
+
+def _of_the_missing(data: Mapping[str, Any], measures: Sequence[Measured]) -> str:
+    """Where dialogues are missing, what the measures would be were they failures, or successes."""
+    lines = []
+    for title, columns in data.items():
+        for column, cell in columns.items():
+            found = [cell[m.key] for m in measures]
+            if found and found[0]["n"] < found[0]["planned"]:
+                ends = (
+                    f"{m.write(row['least'])} to {m.write(row['most'])}"
+                    for m, row in zip(measures, found, strict=True)
+                )
+                missing = found[0]["planned"] - found[0]["n"]
+                lines.append([title, column, str(missing), *ends])
+    if not lines:
+        return ""
+    head = ["Policy", "Column", "Missing", *(m.title for m in measures)]
+    return (
+        f"\n{markdown(head, lines)}\n\nIn the worst case: from all missing dialogues failures "
+        "(0) to all successes (1). Nothing else on this page counts them.\n"
+    )
 
 
 def _interval(found: Mapping[str, Any] | None, measure: Measured) -> str:

@@ -227,6 +227,7 @@ def evaluation() -> dict[str, Any]:
                     "clusters": 100,
                     "planned": 200,
                     "coverage": 1.0 if c else 0.99,
+                    "bounds": {"agreement": [0.99 * agreement, 0.99 * agreement + 0.01]},
                     "agreement": agreement,
                     "own_utility": own,
                     "joint_value": 0.86,

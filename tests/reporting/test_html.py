@@ -138,7 +138,8 @@ def test_rows_that_lack_what_a_report_needs_are_the_users_to_know(tmp_path, file
 def test_table_shows_coverage_intervals_and_the_best_of_each_column(page):
     table = re.search(r'<table class="result">.*?</table>', page, re.DOTALL)
     assert table
-    assert "99.0% scored" in table[0]
+    assert "99.0% scored; 70.3–71.3 whatever the others were" in table[0]
+    assert "100.0% scored" not in table[0]
     assert "998" in table[0]
     assert "65.0–77.0" in table[0]
     assert table[0].count('class="main best"') == 5

@@ -26,7 +26,7 @@ def calls(wins: list[int], of: int = 3) -> Cell:
         clusters=np.array(clusters),
         planned=len(values),
         kinds=frozenset({"held-out"}),
-        tables=(),
+        bounds={},
     )
 
 
@@ -38,7 +38,10 @@ def results(root: Path, cells: dict[str, Cell | dict[int, Cell]]) -> Results:
         runs=(replace(pair, rows=pair.rows[:2]), DESIGN.runs[1]),
         references=(),
         columns=(Column(name="A", counterparts=("scripted:lexi",)),),
-        measures=(SUCCESS, Measured(key="success@1", title="S@1", form="percent", weight="n")),
+        measures=(
+            SUCCESS,
+            Measured(key="success@1", title="S@1", form="percent", of="success", at_least=1),
+        ),
         judged=(),
         in_system=False,
         self_play=False,

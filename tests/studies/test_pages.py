@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ibrl_jax.studies.figures import by_iteration, mean_over_seeds
-from ibrl_jax.studies.pages import write_study
+from ibrl_jax.studies.pages import page, write_study
 from ibrl_jax.studies.results import Results, collect
 from ibrl_jax.studies.tables import result_table
 from ibrl_jax.studies.verdict import verdict
-from tests.studies.fakes import DESIGN, STUDY, Chance, evaluate, finish, planned
+from tests.studies.fakes import STUDY, Chance, evaluate, finish, planned
 
 SEEDS = (0, 1, 2, 3)
 
@@ -190,9 +190,33 @@ def test_aborted_dialogues_count_in_the_coverage_and_nowhere_else(tmp_path: Path
     lines = file.read_text().splitlines()
     lines[1] = lines[1].replace(",deal,0,0,1.0,0.6,0.6", ",aborted,1,0,,,")
     file.write_text("\n".join(lines) + "\n")
-    cell = collect(STUDY, "mini", (0,), made).cell(("SFT start",), "A")
+    found = collect(STUDY, "mini", (0,), made)
+    cell = found.cell(("SFT start",), "A")
     assert cell is not None
-    assert (cell.n, cell.planned, cell.value(DESIGN.measures[0])) == (9, 10, 1.0)
+    assert (cell.n, cell.planned, cell.value("agreement")) == (9, 10, 1.0)
+    text = STUDY.parts["Results"](found).markdown
+    worst = text[text.index("| Policy | Column | Missing") :]
+    assert "| SFT start | A | 1 | 90.0 to 100.0 | 0.540 to 0.640 |" in worst
+    assert "| first | A |" not in worst
+
+
+def test_what_training_and_evaluation_share_is_told_once(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0, 1))
+    overlap = {"kind": "prompt", "what": "the rules of agent0", "column": "", "trained": "runs/a"}
+    for one in made.evaluations:
+        evaluate(one, lambda *_: 0.5, scenarios=10)
+        file = one.folder / "evaluation.json"
+        other = overlap | {"kind": "family", "what": "mirror", "column": "A"}
+        kept = json.loads(file.read_text()) | {"leakage": {"overlaps": [overlap, other]}}
+        file.write_text(json.dumps(kept))
+    text = page(collect(STUDY, "mini", (0, 1), made), {}, "make it")
+    assert text.count("training and evaluation share") == 2
+    assert "- training and evaluation share, by prompt: the rules of agent0\n" in text
+    assert "- training and evaluation share, by family: mirror, in A\n" in text
+
+
+def test_where_nothing_is_missing_no_worst_case_is_told(found: Results) -> None:
+    assert "Missing" not in STUDY.parts["Results"](found).markdown
 
 
 def test_curves_are_averaged_over_the_seeds_that_are_there() -> None:

@@ -43,6 +43,7 @@ def test_section_5_2_success_at_n_counts_profiles_with_at_least_n_of_three() -> 
     found = summarise(calls(a=3, b=2, c=1, d=0), conversations=3)
     assert found.success_at == {1: 0.75, 2: 0.5, 3: 0.25}
     assert found.success == pytest.approx(6 / 12)
+    assert found.success_at_bounds == {n: (at, at) for n, at in found.success_at.items()}
     assert (found.profiles, found.profiles_planned, found.coverage) == (4, 4, 1.0)
 
 
@@ -61,6 +62,7 @@ def test_a_missing_conversation_takes_its_profile_out_and_is_no_failure() -> Non
     results[5] = result("b", False, "aborted")
     found = summarise(results, conversations=3)
     assert found.success_at == {1: 1.0, 2: 1.0, 3: 1.0}
+    assert found.success_at_bounds == {1: (0.5, 1.0), 2: (0.5, 0.5), 3: (0.5, 0.5)}
     assert (found.profiles, found.profiles_planned) == (1, 2)
     assert found.coverage == pytest.approx(5 / 6)
     assert found.success == pytest.approx(3 / 5)
@@ -68,6 +70,9 @@ def test_a_missing_conversation_takes_its_profile_out_and_is_no_failure() -> Non
     # one that never came at all is missing as well
     fewer = summarise(calls(a=3)[:2], conversations=3, asked=3)
     assert (fewer.success_at[1], fewer.coverage) == (None, pytest.approx(2 / 3))
+    assert fewer.success_at_bounds == {1: (1.0, 1.0), 2: (1.0, 1.0), 3: (0.0, 1.0)}
+    none_came = summarise([], conversations=2, asked=6)
+    assert none_came.success_at_bounds == {1: (0.0, 1.0), 2: (0.0, 1.0)}
 
 
 def test_deltas_are_end_minus_start() -> None:

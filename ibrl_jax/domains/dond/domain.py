@@ -111,11 +111,6 @@ class DealOrNoDeal:
         """Nothing: points are verified by rules."""
         return ""
 
-    @property
-    def test_repeats(self) -> int:
-        """How many seeds an evaluation gives each scenario and seat of the test split."""
-        return 5 if self.settings.data_dir and self.settings.test_mode == "test200x5" else 1
-
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """The scenarios of `train`, `val` or `test`, disjoint by cluster.
 

@@ -121,11 +121,6 @@ class TeleSales:
         """What numbers of rule-based customers and judges are."""
         return STAND_IN
 
-    @property
-    def test_repeats(self) -> int:
-        """How many conversations an evaluation has with each profile."""
-        return self.settings.conversations
-
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """`train` and `val` are made of training profiles, `test` of evaluation profiles."""
         first = self.settings.train_profiles
@@ -246,6 +241,7 @@ class TeleSales:
             "profiles_planned": found.profiles_planned,
             "success": found.success,
             **{f"success@{n}": share for n, share in found.success_at.items()},
+            "bounds": {f"success@{n}": list(b) for n, b in found.success_at_bounds.items()},
             "verbal_yes": found.verbal_yes,
             "delta_willingness": found.delta_willingness,
             "delta_trust": found.delta_trust,

@@ -127,8 +127,9 @@ class Summary:
     """Metrics of a set of calls; shares in [0, 1], None where undefined.
 
     `asked` calls were wanted, `scored` of them ended with a result, `coverage` is their ratio.
-    `success_at[n]` is over the `profiles` whose conversations were all scored; `failures` counts
-    malformed endings by role and code.
+    `success_at[n]` is over the `profiles` whose conversations were all scored;
+    `success_at_bounds[n]` are its ends over all profiles, were what is missing all failures, or all
+    successes. `failures` counts malformed endings by role and code.
 
     Each check has its own denominator, since an endpoint may answer one and not another, and since
     there may be nothing to look at: `audited` calls, in which the agent claimed something, for
@@ -145,6 +146,7 @@ class Summary:
     profiles_planned: int
     success: float | None
     success_at: Mapping[int, float | None]
+    success_at_bounds: Mapping[int, tuple[float, float]]
     verbal_yes: float | None
     delta_willingness: float | None
     delta_trust: float | None
@@ -201,6 +203,11 @@ def summarise(
         for calls in by_profile.values()
         if sum(r.scored for r in calls) == conversations
     ]
+    planned = max(-(-asked // conversations), len(by_profile))
+    won = [sum(r.scored and r.success for r in calls) for calls in by_profile.values()]
+    lost = [sum(r.scored and not r.success for r in calls) for calls in by_profile.values()]
+    ends = [(w, conversations - n) for w, n in zip(won, lost, strict=True)]
+    ends += [(0, conversations)] * (planned - len(ends))
     audited = [r for r in scored if r.hallucinated is not None]
     labelled = [r for r in scored if r.fabricated is not None]
     compared = [r.labels for r in scored if r.labels is not None]
@@ -221,11 +228,14 @@ def summarise(
         scored=len(scored),
         coverage=len(scored) / asked if asked else None,
         profiles=len(complete),
-        profiles_planned=-(-asked // conversations),
+        profiles_planned=planned,
         success=_mean(scored, lambda r: r.success),
         success_at={
             n: sum(wins >= n for wins in complete) / len(complete) if complete else None
             for n in range(1, conversations + 1)
+        },
+        success_at_bounds={
+            n: _bounds(n, ends, planned) for n in range(1, conversations + 1) if planned
         },
         verbal_yes=_mean(scored, lambda r: r.verbal_yes),
         delta_willingness=_mean(scored, lambda r: r.delta_willingness),
@@ -250,6 +260,12 @@ def summarise(
         failures={role: dict(sorted(codes.items())) for role, codes in sorted(failures.items())},
         flags=dict(sorted(flags.items())),
     )
+
+
+def _bounds(n: int, ends: Sequence[tuple[int, int]], profiles: int) -> tuple[float, float]:
+    """Shares of profiles with at least n wins, of each the fewest and the most that it can have."""
+    least, most = (sum(end >= n for end in side) for side in zip(*ends, strict=True))
+    return least / profiles, most / profiles
 
 
 def _mean(results: Sequence[Result], value: Callable[[Result], float]) -> float | None:
