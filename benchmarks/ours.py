@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +40,7 @@ from ibrl_jax.rl.batches import RoleBatch
 from ibrl_jax.rl.learner import Learner, LearnerState
 from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import Request
+from ibrl_jax.trainer.tune import Tuned
 
 
 class Ours:
@@ -50,6 +52,7 @@ class Ours:
         self._policies: list[Params] = []
         self._engines: dict[Any, list[Engine]] = {}
         self._learner: Learner | None = None
+        self._cut: Tuned | None = None
         self._state: LearnerState | None = None
         self._batch: RoleBatch | None = None
         self._folder = ""
@@ -166,14 +169,15 @@ class Ours:
                 advantage=file["advantage"],
             )
         rows, length = batch.ids.shape
-        self._learner = learner(self._model, self._policies[0], rows, length)
+        self._learner, self._cut = learner(self._model, self._policies[0], rows, length)
         self._state = self._learner.init(self._policies[0])
         self._batch = jax.device_put(batch)
         return {"rows": rows}
 
     def update(self, repeat: int) -> dict[str, Any]:
-        """`repeat` steps: seconds of all, loss and gradient norm of the first."""
+        """`repeat` steps: seconds of all, loss and gradient norm of the first; how rows are cut."""
         assert self._learner is not None
+        assert self._cut is not None
         assert self._state is not None
         assert self._batch is not None
         seen = []
@@ -184,7 +188,8 @@ class Ours:
         jax.block_until_ready(self._state)
         first = jax.device_get(seen)[0]
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "loss": first["loss"], "grad_norm": first["grad_norm"]}
+        told = {name: first[name] for name in ("loss", "grad_norm")}
+        return {"seconds": seconds, **told, "cut": asdict(self._cut)}
 
     def iteration(self, **args: Any) -> dict[str, Any]:
         """A whole iteration of both roles."""

@@ -25,7 +25,7 @@ from ibrl_jax.sampler.engine import Engine
 from ibrl_jax.sampler.types import Request
 from ibrl_jax.trainer.build import build_learner
 from ibrl_jax.trainer.placing import Place
-from ibrl_jax.trainer.tune import choose
+from ibrl_jax.trainer.tune import Tuned, choose
 from ibrl_jax.trainer.weights import Weights
 
 Ids = Sequence[Sequence[int]]
@@ -79,10 +79,10 @@ def engines(
     return made
 
 
-def learner(model: Decoder, params: Params, rows: int, length: int) -> Learner:
+def learner(model: Decoder, params: Params, rows: int, length: int) -> tuple[Learner, Tuned]:
     """The learner that a run builds whose roles update in turns, for views of one length.
 
-    How rows are cut up is measured first, as at the start of a run that asks for it.
+    How rows are cut up is measured first, as at the start of a run that asks for it, and given too.
     """
     config = default_config()
     config.rollout.draws, config.rollout.group = rows // GROUP, GROUP
@@ -94,7 +94,8 @@ def learner(model: Decoder, params: Params, rows: int, length: int) -> Learner:
     with TemporaryDirectory() as place:
         cache = Path(place) / "tuned.json"
         tuned = choose(config, speech, Place(model, None), weights, print, kept=None, cache=cache)
-    return build_learner(replace(tuned, lengths=(length,)).into(config), speech)
+    tuned = replace(tuned, lengths=(length,))
+    return build_learner(tuned.into(config), speech), tuned
 
 
 def scorer(model: Decoder, rows: int) -> Learner:

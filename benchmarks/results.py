@@ -120,7 +120,7 @@ class Results:
 
 
 def markdown(results: Results, cases: Sequence[Case]) -> str:
-    """The block that stands in docs/measurements.md."""
+    """The block that stands in docs/bench/bench.md."""
     about, values = results.values["about"], results.values
     out = [f"Measured on {about['date']} by `make bench`: {about['machine']}.", ""]
     out += [f"- {name}: {versions}" for name, versions in about["versions"].items()]
@@ -159,10 +159,17 @@ def _agreement(agree: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [f"Largest difference of a logit from ours before anything was timed: {found}.", ""]
 
 
+_ABOUT_FIRST = (
+    "First calls (they load code and compile; but an update's program is compiled before, when "
+    "losses and gradient norms are compared, and what JAX compiled for an earlier run, for ours "
+    "or tunix, it reads from a cache on disk), repeats, and the load average before each case"
+)
+
+
 def _first_calls(cases: Mapping[str, Any]) -> list[str]:
-    """Seconds until the first call came back: loading of code and compiling are in it."""
+    """Seconds until the first call came back, and how rows of our updates were cut up."""
     out = [
-        "First calls (compiling and all), repeats, and the load average before each case:",
+        f"{_ABOUT_FIRST}:",
         "",
         "| case | first call, s | repeats | load |",
         "| --- | --- | ---: | ---: |",
@@ -174,6 +181,13 @@ def _first_calls(cases: Mapping[str, Any]) -> list[str]:
         )
         repeats = len(each["ours"]["seconds"])
         out.append(f"| {name} | {first} | {repeats} | {found['load'][0]:.1f} |")
+    cuts = [
+        f"{name.partition('/')[2]}: {cut['micro_batch']} rows a pass, {cut['lanes']} side by side"
+        for name, found in cases.items()
+        if (cut := found["implementations"]["ours"].get("answers", [{}])[0].get("cut"))
+    ]
+    if cuts:
+        out += ["", f"Our update, as measured before it was timed: {'; '.join(cuts)}."]
     return out
 
 

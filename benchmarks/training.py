@@ -59,6 +59,10 @@ class Run:
         text = (self.folder / "metrics.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
+    def summary(self) -> dict[str, Any]:
+        """What the run says of itself at its end."""
+        return json.loads((self.folder / "summary.json").read_text())
+
     def watch(self) -> Iterator[int]:
         """The number of recorded iterations, again and again until the process ends.
 

@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import choices
 from benchmarks.ours import Ours
-from benchmarks.own import slope_of
+from benchmarks.own import SHOWN, no_growth, slope_of
 from benchmarks.plot import draw
 from benchmarks.protocol import Worker, WorkerError
 from benchmarks.results import Case, Results, markdown, table
-from benchmarks.speed import Call, measure
+from benchmarks.speed import LOGITS, LOSSES, Call, check_updates, differences, measure
 from benchmarks.training import _verdict
 from ibrl_jax.domains.telesales.verdicts import CustomerVerdict, SalesVerdict, covering
+from ibrl_jax.errors import UserError
 
 WORKER = """
 import os
@@ -68,6 +70,60 @@ def test_a_worker_that_dies_leaves_its_last_words(worker: Worker) -> None:
         worker.call("die")
     with pytest.raises(WorkerError, match="died in 'echo'"):
         worker.call("echo")
+
+
+# Who computes something else is not timed
+
+
+class Told(Worker):
+    """A worker that has one answer to each method."""
+
+    def __init__(self, **answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def call(self, method: str, **args: Any) -> dict[str, Any]:
+        return self.answers[method]
+
+
+def with_logits(folder: Path, **gaps: float) -> dict[str, Worker]:
+    """Workers whose logits are so far from 1 in one place."""
+    made: dict[str, Worker] = {}
+    for name, gap in gaps.items():
+        values = np.ones((4, 3, 5), np.float32)
+        values[1, 2, 3] += gap
+        np.save(folder / f"{name}.npy", values)
+        made[name] = Told(logits={"path": str(folder / f"{name}.npy")})
+    return made
+
+
+def test_logits_that_are_near_enough_are_told(tmp_path: Path) -> None:
+    gaps = differences(with_logits(tmp_path, ours=0, tunix=0.5 * LOGITS, torch=-0.5 * LOGITS), 40)
+    assert gaps == {name: pytest.approx(0.5 * LOGITS, rel=0.01) for name in ("tunix", "torch")}
+
+
+@pytest.mark.parametrize("gap", [2 * LOGITS, -2 * LOGITS, np.nan])
+def test_another_network_is_not_timed(tmp_path: Path, gap: float) -> None:
+    with pytest.raises(UserError, match=r"logits of torch are .* another network: nothing was"):
+        differences(with_logits(tmp_path, ours=0, tunix=0, torch=gap), 40)
+
+
+def updates(**changes: dict[str, float]) -> dict[str, Worker]:
+    """Workers that took a step of loss -0.5 and gradient norm 3, but for these changes."""
+    usual = {"loss": -0.5, "grad_norm": 3.0}
+    return {name: Told(update=usual | change) for name, change in changes.items()}
+
+
+def test_steps_that_are_near_enough_are_one() -> None:
+    near = {"loss": -0.5 * (1 + 0.9 * LOSSES), "grad_norm": 3 * (1 - 0.9 * LOSSES)}
+    check_updates(updates(ours={}, tunix=near, TRL={}))
+
+
+@pytest.mark.parametrize("what", ["loss", "grad_norm"])
+@pytest.mark.parametrize("factor", [1 + 2 * LOSSES, 1 - 2 * LOSSES, -1.0, np.nan])
+def test_an_update_that_takes_another_step_is_not_timed(what: str, factor: float) -> None:
+    other = {what: {"loss": -0.5, "grad_norm": 3.0}[what] * factor}
+    with pytest.raises(UserError, match=f"update of TRL has {what} .* nothing was timed"):
+        check_updates(updates(ours={}, tunix={}, TRL=other))
 
 
 # What is told of the results
@@ -164,6 +220,24 @@ def test_the_slope_of_memory_has_an_error_that_knows_its_noise() -> None:
     assert abs(slope) <= error < 0.5
     slope, error = slope_of(at, 1e5 + 3 * at + noise)
     assert abs(slope - 3) <= error < 0.5
+
+
+def test_no_growth_is_claimed_only_where_a_small_one_would_be_seen() -> None:
+    assert no_growth(3.0, SHOWN - 1) is True
+    assert no_growth(-3.0, SHOWN - 1) is True
+    assert no_growth(-7.7, 157.2) is None
+    assert no_growth(9.0, 8.0) is False
+    assert no_growth(200.0, 157.2) is False
+    assert no_growth(-9.0, 8.0) is None
+
+
+def test_how_the_rows_of_our_update_were_cut_is_told(tmp_path: Path) -> None:
+    found = results(tmp_path, [1.0], [2.25])
+    assert "rows a pass" not in markdown(found, [CASE])
+    cut = {"micro_batch": 8, "lengths": [209], "lanes": 2}
+    ours = found.values["cases"]["talk/small"]["implementations"]["ours"]
+    ours["answers"] = [{"seconds": 1.0, "cut": cut}]
+    assert "small: 8 rows a pass, 2 side by side." in markdown(found, [CASE])
 
 
 def test_choices_are_run_by_turns_from_one_start_and_warm_iterations_count(

@@ -99,11 +99,6 @@ class Cast:
             "scripted:<family>, api:<endpoint> or api:<endpoint>:<form>"
         )
 
-    def begin_warm(self) -> None:
-        """Start to compile all programs in the background; a call waits for its own alone."""
-        for programs in self._programs():
-            programs.begin_warmup()
-
     def warm(self) -> None:
         """Compile all programs now."""
         for programs in self._programs():

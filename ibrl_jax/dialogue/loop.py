@@ -2,10 +2,10 @@
 
 What a dialogue needs is in its `Match`; what came of it is its `Trajectory`. A dialogue whose
 endpoint fails is played once more from its beginning, then recorded as aborted with its reason, as
-is one that outgrows a view: nothing is refilled, nothing becomes a zero. Judges start when a
-dialogue ends, while the others still talk. Where an endpoint has more to do than it takes at once,
-turns come before judgements, and judgements in the order of their roles' ranks. A `Watch` is told
-of each dialogue and each reward as they come.
+is one that outgrows a view: nothing is refilled, nothing becomes a zero. When a dialogue ends its
+judges start, while the others still talk, and the next dialogue takes its seat. Where an endpoint
+has more to do than it takes at once, turns come before judgements, and judgements in the order of
+their roles' ranks. A `Watch` is told of each dialogue and each reward as they come.
 """
 
 from __future__ import annotations
@@ -84,27 +84,30 @@ async def playing(
 ) -> list[Trajectory]:
     """`play`, inside a loop of the caller's."""
     conductor, watch = Conductor(), watch or Watch()
-    waiting = iter(enumerate(matches))
-    done: list[Trajectory | None] = [None] * len(matches)
+    seats = asyncio.Semaphore(hall.concurrency)
 
-    async def worker() -> None:
-        for index, match in waiting:  # a seat that falls free takes the next dialogue
-            done[index] = await _dialogue(hall, index, match, conductor, watch)
+    async def whole(index: int, match: Match) -> Trajectory:
+        await seats.acquire()  # in the matches' order
+        trajectory, failure = await _dialogue(hall, match, conductor)
+        watch.ended(index, trajectory)
+        seats.release()  # judges need none; after an error nobody takes it, for the stage is over
+        rewards = await _judge(hall, index, trajectory, failure, watch)
+        return replace(trajectory, rewards=rewards)
 
-    workers = [asyncio.create_task(worker()) for _ in range(min(hall.concurrency, len(matches)))]
+    dialogues = [asyncio.create_task(whole(n, match)) for n, match in enumerate(matches)]
     try:
-        await asyncio.gather(*workers)
+        return await asyncio.gather(*dialogues)
     finally:
-        for task in workers:
+        for task in dialogues:
             task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.gather(*dialogues, return_exceptions=True)
         conductor.close()
-    return [trajectory for trajectory in done if trajectory is not None]
 
 
 async def _dialogue(
-    hall: Hall, index: int, match: Match, conductor: Conductor, watch: Watch
-) -> Trajectory:
+    hall: Hall, match: Match, conductor: Conductor
+) -> tuple[Trajectory, Exception | None]:
+    """A dialogue that nobody has judged yet, and what broke it off."""
     failure: Exception | None = None
     views: dict[Role, RoleView] = {}
     refused = dict.fromkeys(hall.domain.roles, 0)
@@ -134,9 +137,7 @@ async def _dialogue(
         rewards={},
         retries=refused,
     )
-    watch.ended(index, trajectory)
-    rewards = await _judge(hall, index, trajectory, failure, watch)
-    return replace(trajectory, rewards=rewards)
+    return trajectory, failure
 
 
 async def _talk(

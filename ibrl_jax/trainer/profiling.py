@@ -1,7 +1,8 @@
 """A few iterations of a config, the last of them traced; nothing of a run is written or changed.
 
-The trace has a lane a thread. `rollout`, `reference` and `update` are spans of the host's threads;
-the device's operations stand under `prefill`, `decode`, `keep`, `micro_batch` and `adamw`.
+The trace has a lane a thread. `rollout`, `reference` and `update` are spans of the host's threads.
+The device's operations have the names that XLA gave them (`while.5`); on a CPU nothing in the trace
+says from which scope of the code (`prefill`, `decode`, `micro_batch`, `adamw`) they come.
 """
 
 from __future__ import annotations
