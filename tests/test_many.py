@@ -250,6 +250,18 @@ def test_the_folder_of_another_config_stops_before_anything_begins(tmp_path: Pat
         )
 
 
+def test_how_often_a_run_is_saved_may_change_unless_it_runs_ahead(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    folder.metrics.write_text('{"iteration": 0}\n')
+    options = [f"--config.run.root={tmp_path}", "--config.run.checkpoint_every=3"]
+    folder.check(load(SMOKE, options))
+    ahead = [*options, "--config.pipeline.max_staleness=1"]
+    write_json(folder.path / "config.json", to_dict(load(SMOKE, ahead)))
+    folder.check(load(SMOKE, ahead))
+    with pytest.raises(UserError, match="with config.run.checkpoint_every = 3, not 4"):
+        folder.check(load(SMOKE, [*ahead, "--config.run.checkpoint_every=4"]))
+
+
 @pytest.mark.parametrize("text", ["", "a", "0,", "0 1", "1,1", "-1", "0-3"])
 def test_seeds_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="different whole numbers"):

@@ -59,6 +59,12 @@ class RoleView:
     loss_mask: np.ndarray
     behaviour_logp: np.ndarray
 
+    def trains(self, mask: str) -> bool:
+        """Whether there is a token to learn from: one of its own, under mask `all` also one that
+        was heard."""
+        own = bool(np.any(self.loss_mask))
+        return own or (mask == "all" and bool(np.any(self.segment == Segment.COUNTERPART)))
+
 
 @dataclass(kw_only=True)
 class ViewBuilder:

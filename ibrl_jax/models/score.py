@@ -78,12 +78,6 @@ def _put_back(values: jax.Array, at: jax.Array, t: int) -> jax.Array:
     return jnp.zeros((at.shape[0], t), values.dtype).at[rows, at].set(values, mode="drop")
 
 
-def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    """log softmax(logits [..., V])[tokens [...]], in the dtype of the logits."""
-    picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-    return picked - jax.nn.logsumexp(logits, axis=-1)
-
-
 def logp_and_entropy(logits: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log softmax(logits [..., V])[tokens [...]] and the entropy [...] of softmax(logits), in nats.
 

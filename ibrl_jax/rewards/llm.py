@@ -78,8 +78,8 @@ class EndpointJudge:
             return Failed(reason=str(case.outcome.end_reason), detail=dict(case.outcome.facts))
         own = tuple(spoken(case.turns)) if self.role == SALES else customer_turns(case.turns)
         malformed = sum(turn.role == self.role and not turn.valid for turn in case.turns)
-        if not own and not malformed:
-            return self._failed(NOTHING, f"{self.role} had no turn to be judged", 0)
+        if not own and not malformed:  # as the rules have it; without a token it casts no vote
+            return Scored(value=0.0, detail={"kind": NOTHING})
         verdict: Verdict | None = None
         if own:
             prompt = self.prompts.judge(self.role, case.observation, case.turns)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ibrl_jax.domains.base import Outcome, Role
 from ibrl_jax.rewards.types import Case, Failed, Scored
 
-_NO_RESULT = ("aborted", "error")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuleJudge:
@@ -21,7 +19,7 @@ class RuleJudge:
     async def score(self, case: Case) -> Scored | Failed:
         """`Failed` for an outcome without a result and for a reward that is no finite number."""
         reason = case.outcome.end_reason
-        if reason.startswith(_NO_RESULT):
+        if reason.startswith("aborted"):
             return Failed(reason=reason, detail=dict(case.outcome.facts))
         value = float(self.reward(case.outcome, case.role))
         if not math.isfinite(value):

@@ -9,7 +9,9 @@ played,
 
 A group is a draw's, found by its id and never by a position in a list or by the text of a prompt.
 One trajectory is one vote, however many turns it has. A failed reward is no member, and neither is
-a past or frozen seat. In a group of fewer than two members, or without variance, all advantages are
+a past or frozen seat, or one with no token that is trained on, such as that of a role whose
+counterpart ended the dialogue before it spoke: what is left out of the loss is left out of mean and
+deviation. In a group of fewer than two members, or without variance, all advantages are
 exactly 0.
 
 The sums are float64 on the host, of rewards less the group's smallest, and exactly rounded
@@ -63,8 +65,8 @@ class AdvantageSettings:
 class Vote:
     """What one seat of one dialogue was paid; `reward` is None when it could not be scored.
 
-    `live` says whether the role's policy under training held the seat. Other seats cast no vote;
-    their rewards are read by `reward = shared` alone.
+    `live` says whether the role's policy under training held the seat, and has a token there that
+    is trained on. Other seats cast no vote; their rewards are read by `reward = shared` alone.
     """
 
     role: str
@@ -94,7 +96,7 @@ class Credit:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleStats:
-    """Counts for one role: live seats, those of them that were scored, groups with any scored.
+    """Counts for one role: live seats (as in `Vote`), those that were scored, groups with any.
 
     `mean_spread` is the mean std over the groups, degenerate ones counting as 0; `mean_reward` is
     over the scored live seats (the mixed reward under `shared`). Both are 0 where there is nothing.
@@ -116,8 +118,9 @@ class Credits:
     stats: Mapping[str, RoleStats]
 
 
-def votes_of(trajectories: Iterable[Trajectory]) -> list[Vote]:
-    """One vote for every rewarded seat; live are the roles of the matchup.
+def votes_of(trajectories: Iterable[Trajectory], mask: str) -> list[Vote]:
+    """One vote for every rewarded seat; live are the roles of the matchup that have something to
+    learn from under `mask`, the isolation flag.
 
     Raises ValueError when a reward is still pending.
     """
@@ -131,7 +134,7 @@ def votes_of(trajectories: Iterable[Trajectory]) -> list[Vote]:
                     role=role,
                     draw=t.draw,
                     rollout=t.rollout,
-                    live=role in t.matchup,
+                    live=role in t.matchup and role in t.views and t.views[role].trains(mask),
                     reward=reward.value if isinstance(reward, Scored) else None,
                 )
             )

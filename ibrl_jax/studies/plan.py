@@ -42,7 +42,7 @@ from ibrl_jax.trainer.weights import fingerprint
 ROOT = "runs/studies"
 """Where the runs of studies lie, unless `run.root` says otherwise."""
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Raised by hand where the code changes what the same settings lead to (other random numbers, a
 rule of the game, a loss): every study then begins anew. What only reads, tells or speeds up leaves
 it alone."""
@@ -206,6 +206,8 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
     values = flat(as_json(config))
     kept = {key: value for key, value in values.items() if not _apart(key)}
     kept["run.snapshots_every"] = values["run.snapshots_every"]
+    if values["pipeline.max_staleness"]:  # then a checkpoint is where a run catches up
+        kept["run.checkpoint_every"] = values["run.checkpoint_every"]
     if files := contents(kept):
         kept["contents"] = files
     kept["results"] = RESULTS_VERSION

@@ -114,8 +114,8 @@ class Algorithm:
         bases = {place: at_home(self._start[r].frozen) for r, place in self.places.items()}
         for role, place in self.places.items():
             cast.hold(role, bases[place])
-            for name, params in frozen.items():
-                cast.load(role, name, at_home(params))
+            for name in self._sat_by(role):
+                cast.load(role, name, at_home(frozen[name]))
         self._threads = ThreadPoolExecutor(
             max_workers=len(self.roles), thread_name_prefix="learner"
         )
@@ -337,7 +337,7 @@ class Algorithm:
         def work() -> Learned | None:
             for job in warming:
                 job.result()
-            credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
+            credits = self._credit(trajectories)
             lesson = self._lesson(owner, trajectories, credits, course, aside=True)
             return None if lesson is None else self._learn(owner, lesson)
 
@@ -390,7 +390,7 @@ class Algorithm:
         They share nothing, and run side by side but on one mesh of several devices, and in one
         process.
         """
-        credits = credit(votes_of(trajectories), builders.advantage_settings(self.config))
+        credits = self._credit(trajectories)
         jobs: dict[Role, Callable[[], Learned | None]] = {}
         for owner in self.members:
             if not self._turn_of(owner):
@@ -414,6 +414,10 @@ class Algorithm:
         for owner, one in learned.items():
             check_finite(one.metrics, owner)
         return credits, learned
+
+    def _credit(self, trajectories: Sequence[Trajectory]) -> Credits:
+        votes = votes_of(trajectories, self.config.isolation["mask"])
+        return credit(votes, builders.advantage_settings(self.config))
 
     def _lesson(
         self,
@@ -474,9 +478,14 @@ class Algorithm:
         meshes = [self.places[owner].mesh for owner in self.members]
         return None in meshes or len(set(meshes)) == len(meshes)
 
+    def _sat_by(self, role: Role) -> list[str]:
+        """The frozen policies that may hold a role's seat, by name."""
+        settings = self.config.roles[role]
+        return [] if settings.train else [n for n in self._frozen if n in settings.counterpart]
+
     def _stock_pools(self) -> None:
-        if not self.config.stabilise.pool:
-            return
+        if not self.config.stabilise.pool or len(self.learners) < 2:
+            return  # a lone learner is live in every dialogue
         for role in self.learners:
             version, versions = self.version(role), self.pools[role].versions
             newest = versions[-1] if versions else 0

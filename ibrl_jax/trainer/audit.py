@@ -179,7 +179,6 @@ class _Scene:
     """One iteration in mid-course: two updates behind, pools filled, its dialogues played."""
 
     def __init__(self, config: ConfigDict, note: Callable[[str], None]) -> None:
-        self._config = config
         stage = set_up(config, note)
         self._stage = stage
         note("compiling, then two iterations to fill the pools and the optimisers")
@@ -204,7 +203,7 @@ class _Scene:
 
     def _algorithm(self, flags: dict[str, str]) -> Algorithm:
         """An algorithm in the scene's state, under other isolation flags."""
-        config = configs.from_dict(configs.to_dict(self._config))
+        config = configs.from_dict(configs.to_dict(self._stage.algorithm.config))
         for flag, value in flags.items():
             config.isolation[flag] = value
         algorithm = Algorithm(config, self._stage.algorithm.cast, self._stage.start, {})

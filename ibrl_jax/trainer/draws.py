@@ -24,8 +24,13 @@ class Draw:
 
 
 def draw_scenarios(config: ConfigDict, domain: Domain, iteration: int) -> list[Draw]:
-    """The draws of an iteration. Every seat opens equally often."""
+    """The draws of an iteration. Every seat opens equally often.
+
+    Counterparts have a generator of their own, so that the scenarios of a seed are the same whoever
+    sits opposite.
+    """
     rng = generator(config.seed, "draws", iteration)
+    drawn = generator(config.seed, "counterparts", iteration)
     scenarios = domain.scenarios("train")
     draws = []
     for index in range(config.rollout.draws):
@@ -35,7 +40,7 @@ def draw_scenarios(config: ConfigDict, domain: Domain, iteration: int) -> list[D
                 scenario=scenarios[int(rng.integers(len(scenarios)))],
                 first=domain.roles[(iteration + index) % len(domain.roles)],
                 counterparts={
-                    role: settings.counterpart[int(rng.integers(len(settings.counterpart)))]
+                    role: settings.counterpart[int(drawn.integers(len(settings.counterpart)))]
                     for role, settings in config.roles.items()
                     if not settings.train
                 },

@@ -33,6 +33,8 @@ _UPDATE = {
 }
 _CORRECTED = ("importance", "importance_truncated")
 """Of an update of rows that were sampled by older parameters."""
+_GAPS = ("sampler_trainer_max", "sampler_trainer_mean")
+"""Of log-probs by the same parameters; such an update no longer has those that sampled."""
 
 
 def metrics_row(algorithm: Algorithm, done: Iteration, compilations: int) -> dict[str, Any]:
@@ -118,7 +120,8 @@ def _role(algorithm: Algorithm, done: Iteration, role: Role) -> dict[str, Any]:
     }
     if update is not None:
         row |= {name: update[key] for name, key in _UPDATE.items()}
-        row |= {name: update[name] for name in _CORRECTED if name in update}
+        if corrected := {name: update[name] for name in _CORRECTED if name in update}:
+            row |= corrected | dict.fromkeys(_GAPS)
     return row
 
 

@@ -45,7 +45,7 @@ MAY_DIFFER = (
     "endpoints.*.key_env",
 )
 """What may change between a run's starts: how far it goes, what it writes, how it is measured, and
-where it runs."""
+where it runs. With `pipeline.max_staleness=1` how often it is saved may not."""
 
 
 class RunFolder:
@@ -132,7 +132,12 @@ class RunFolder:
         file = self.path / "config.json"
         if not file.is_file():
             return None
-        return difference(read_json(file), as_json(config), MAY_DIFFER)
+        old, new = read_json(file), as_json(config)
+        found = difference(old, new, MAY_DIFFER)
+        if found is None and config.pipeline.max_staleness:  # a checkpoint is where it catches up
+            before, now = (one.get("run", {}).get("checkpoint_every") for one in (old, new))
+            found = None if before == now else ("run.checkpoint_every", before, now)
+        return found
 
     @property
     def metrics(self) -> Path:

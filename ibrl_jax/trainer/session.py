@@ -126,6 +126,8 @@ def _tuned(
         )
     place = places(config, speech, roles)[roles[0]]
     kept = folder.path / "tuned.json" if folder else None
+    if kept is not None and folder is not None and not folder.begun:
+        kept.unlink(missing_ok=True)  # of another config, perhaps; this machine's cache has it too
     return tune.choose(config, speech, place, start, note, kept=kept).into(config)
 
 
@@ -469,7 +471,8 @@ def _last(folder: RunFolder, success: str) -> dict[str, Any]:
         roles[role] = float(np.mean(rewards)) if rewards else None
     successes = [r["dialogues"][success] for r in tail]
     successes = [value for value in successes if value is not None]
-    gaps = [v["sampler_trainer_max"] for r in rows for v in r["roles"].values() if v.get("updated")]
+    gaps = [v.get("sampler_trainer_max") for r in rows for v in r["roles"].values()]
+    gaps = [gap for gap in gaps if gap is not None]
     return {
         "reward": roles,
         "measure": success,

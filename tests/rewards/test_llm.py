@@ -298,13 +298,14 @@ def test_a_call_that_was_broken_off_is_failed_unasked(judge, role):
     assert result[1] == []
 
 
-def test_a_malformed_turn_costs_its_own_role_and_a_role_that_never_spoke_is_not_paid(judge):
+def test_a_malformed_turn_costs_its_own_role_and_a_role_that_never_spoke_costs_no_call(judge):
     ruling = TelesalesReferee(PEOPLE[0], max_agent_turns=15)
     ruling.play(ruling.check("sales", "", "stop"))
     result = judge(case_of(ruling, "sales"), "{}")
     assert (scored(result).value, result[1]) == (0.0, [])
     result = judge(case_of(ruling, "customer"), "{}")
-    assert (failed(result).detail["kind"], result[1]) == ("nothing to judge", [])
+    assert (scored(result).value, scored(result).detail) == (0.0, {"kind": "nothing to judge"})
+    assert result[1] == []
 
 
 def test_a_malformed_last_turn_scores_nothing_beside_the_judged_ones(judge):

@@ -31,7 +31,7 @@ def test_each_role_is_paid_by_the_rules() -> None:
     assert score(points, outcome, "agent1") == Scored(value=0.0)
 
 
-@pytest.mark.parametrize("reason", ["aborted", "aborted: timeout", "error"])
+@pytest.mark.parametrize("reason", ["aborted", "aborted: timeout"])
 def test_a_dialogue_without_a_result_is_failed_with_its_reason(reason: str) -> None:
     outcome = Outcome(end_reason=reason, success=False, facts={"abort": "endpoint 'sim': timeout"})
     result = score(lambda outcome, role: 0.0, outcome, "agent0")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.dialogue.views import PolicyRef, RoleView, Segment
 from ibrl_jax.domains.base import Outcome, Scenario
 from ibrl_jax.errors import UserError
 from ibrl_jax.rewards.types import Failed, Pending, Scored
@@ -178,7 +181,24 @@ def test_stats_count_groups_and_average_their_spread():
     assert (s.groups, s.degenerate, s.mean_spread, s.mean_reward) == (2, 1, 0.5, 4.0)
 
 
-def trajectory(**rewards) -> Trajectory:
+def view(role: str, segments: Sequence[Segment]) -> RoleView:
+    segment = np.array(segments, np.int8)
+    own = segment == Segment.OWN
+    return RoleView(
+        role=role,
+        policy=PolicyRef(id=role, seat="live", version=0),
+        ids=np.zeros(len(own), np.int32),
+        segment=segment,
+        turn_index=np.zeros(len(own), np.int32),
+        loss_mask=own.astype(np.int8),
+        behaviour_logp=np.zeros(len(own), np.float32),
+    )
+
+
+SPOKE = (Segment.TEMPLATE, Segment.COUNTERPART, Segment.OWN)
+
+
+def trajectory(*, views: Mapping[str, Sequence[Segment]] = {"a": SPOKE}, **rewards) -> Trajectory:
     return Trajectory(
         scenario=Scenario(id="s", cluster="s", public={}, private={}),
         draw="d",
@@ -187,7 +207,7 @@ def trajectory(**rewards) -> Trajectory:
         matchup=frozenset({"a"}),
         speakers={},
         turns=(),
-        views={},
+        views={role: view(role, segments) for role, segments in views.items()},
         outcome=Outcome(end_reason="agreed", success=True),
         rewards=rewards,
         retries={},
@@ -195,10 +215,34 @@ def trajectory(**rewards) -> Trajectory:
 
 
 def test_votes_of_a_trajectory_are_live_by_matchup_and_none_where_the_judge_failed():
-    got = votes_of([trajectory(a=Scored(value=0.5), b=Failed(reason="time-out"))])
+    got = votes_of([trajectory(a=Scored(value=0.5), b=Failed(reason="time-out"))], "own")
     assert [(v.role, v.live, v.reward) for v in got] == [("a", True, 0.5), ("b", False, None)]
     with pytest.raises(ValueError, match="pending"):
-        votes_of([trajectory(a=Pending())])
+        votes_of([trajectory(a=Pending())], "own")
+
+
+@pytest.mark.parametrize(
+    "heard, mask, live",
+    [
+        ((Segment.TEMPLATE, Segment.COUNTERPART), "own", False),
+        ((Segment.TEMPLATE, Segment.COUNTERPART), "all", True),
+        ((Segment.TEMPLATE,), "all", False),
+        (SPOKE, "own", True),
+    ],
+)
+def test_a_seat_with_nothing_to_learn_from_has_no_vote(heard, mask, live):
+    (vote,) = votes_of([trajectory(views={"a": heard}, a=Scored(value=0.0))], mask)
+    assert (vote.live, vote.reward) == (live, 0.0)
+
+
+def test_who_never_spoke_moves_nobody_elses_advantage():
+    spoke = [
+        replace(trajectory(a=Scored(value=reward)), rollout=n)
+        for n, reward in enumerate((0.2, 0.6))
+    ]
+    silent = replace(trajectory(views={"a": (Segment.TEMPLATE,)}, a=Scored(value=0.0)), rollout=2)
+    alone = credit(votes_of(spoke, "own"), settings())
+    assert credit(votes_of([*spoke, silent], "own"), settings()).seats == alone.seats
 
 
 @pytest.mark.parametrize(

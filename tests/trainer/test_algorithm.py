@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
 from ibrl_jax.rewards.types import Failed, Scored
-from ibrl_jax.rl.advantages import credit, votes_of
 from ibrl_jax.rl.batches import RoleBatch
 from ibrl_jax.rl.learner import Learner, TrainingError
-from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.contest import contest_of_run
@@ -40,6 +39,10 @@ ROLES = ("agent0", "agent1")
 def bits(tree: Any) -> list[bytes]:
     """Every leaf, to the bit, in memory of its own."""
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(jax.device_get(tree))]
+
+
+def spoke(trajectory: Trajectory, role: Role) -> bool:
+    return bool(trajectory.views[role].loss_mask.any())
 
 
 Make = Callable[..., Algorithm]
@@ -87,6 +90,8 @@ def test_against_a_frozen_start_one_role_learns(make: Make, house: House) -> Non
     assert algorithm.learners == ("agent0",)
     done = algorithm.iterate()
     assert set(done.updates) == set(algorithm.states) == set(algorithm.pools) == {"agent0"}
+    assert done.drawn == {"agent0": None}
+    assert len(algorithm.pools["agent0"]) == 0  # nobody could sit there
     for t in done.trajectories:
         assert t.matchup == {"agent0"}
         assert t.speakers == {"agent0": "live:agent0@0", "agent1": "frozen:start@0"}
@@ -99,7 +104,7 @@ def test_a_frozen_seat_has_no_row_no_mask_and_no_vote(make: Make) -> None:
     trajectories = algorithm.rollouts()
     credits, updates = algorithm.learn(trajectories)
     assert {role for role, _, _ in credits.seats} == {"agent0"}
-    assert len(credits.seats) == len(trajectories)
+    assert len(credits.seats) == sum(spoke(t, "agent0") for t in trajectories) > 0
     own = sum(int(t.views["agent0"].loss_mask.sum()) for t in trajectories)
     assert updates["agent0"]["tokens"] == own
 
@@ -150,6 +155,9 @@ def test_against_a_list_one_counterpart_holds_all_rollouts_of_a_draw(make: Make)
     counts = Counter(draw.counterparts["agent1"] for draw in drawn)
     assert set(counts) == set(names)
     assert min(counts.values()) > 70
+    config.roles.agent1.counterpart = ("scripted:conceder",)
+    against_one = draw_scenarios(config, algorithm.cast.domain, 0)
+    assert [d.scenario.id for d in drawn] == [d.scenario.id for d in against_one]
 
 
 def test_returns_by_counterpart_add_up(make: Make) -> None:
@@ -181,12 +189,21 @@ def test_a_flag_of_the_advantages_runs(make: Make, flag: str, value: str) -> Non
     algorithm = make(**{f"isolation__{flag}": value})
     done = algorithm.iterate()
     assert set(done.updates) == set(ROLES)
+    groups: dict[object, list[float]] = {}  # what its members were paid
+    baselines: dict[object, set[float]] = {}
     for t in done.trajectories:
-        credits = [done.credits.seats[role, t.draw, t.rollout] for role in ROLES]
-        if flag == "reward":  # one payment for both
-            assert credits[0].advantage == credits[1].advantage
-        assert credits[0].baseline == credits[1].baseline
-        assert credits[0].spread == credits[1].spread
+        own = {r: paid.value for r, paid in t.rewards.items() if isinstance(paid, Scored)}
+        for role in ROLES:
+            if not spoke(t, role):
+                continue
+            group = t.draw if flag == "advantage" else (role, t.draw)
+            paid = sum(own.values()) / 2 if flag == "reward" else own[role]
+            groups.setdefault(group, []).append(paid)
+            credit = done.credits.seats[role, t.draw, t.rollout]
+            baselines.setdefault(group, set()).add(credit.baseline)
+    for group, paid in groups.items():
+        assert list(baselines[group]) == pytest.approx([sum(paid) / len(paid)])
+    assert sum(map(len, groups.values())) == len(done.credits.seats)
 
 
 def test_tied_roles_are_one_state_that_learns_from_both(make: Make) -> None:
@@ -194,10 +211,11 @@ def test_tied_roles_are_one_state_that_learns_from_both(make: Make) -> None:
     assert list(algorithm.states) == ["agent0"]
     assert algorithm.params("agent0") is algorithm.params("agent1")
     trajectories = algorithm.rollouts()
-    credits = credit(votes_of(trajectories), builders.advantage_settings(algorithm.config))
+    credits = algorithm._credit(trajectories)
     batch = algorithm._batch("agent0", trajectories, credits)
     assert batch is not None
-    assert batch.weight.sum() == 2 * len(trajectories)
+    spoke = [v for t in trajectories for v in t.views.values() if v.loss_mask.any()]
+    assert batch.weight.sum() == len(spoke) == len(credits.seats)
     own = sum(int(v.loss_mask.sum()) for t in trajectories for v in t.views.values())
     assert batch.loss_mask.sum() == own
 
@@ -317,7 +335,8 @@ def test_a_failed_reward_has_no_row_and_counts_against_coverage(make: Make) -> N
     failed = [t for t in done.trajectories if isinstance(t.rewards["agent0"], Failed)]
     assert 0 < len(failed) < 8
     for t in done.trajectories:
-        assert (("agent0", t.draw, t.rollout) in done.credits.seats) == (t not in failed)
+        scored = t not in failed and spoke(t, "agent0")
+        assert (("agent0", t.draw, t.rollout) in done.credits.seats) == scored
     row = metrics_row(algorithm, done, 0)
     assert row["coverage"] == pytest.approx(1 - len(failed) / 8)
     assert row["end_reasons"]["aborted"] == len(failed)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
@@ -22,7 +26,7 @@ from ibrl_jax.trainer.measure import metrics_row
 from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
-from tests.trainer.conftest import House
+from tests.trainer.conftest import House, quick_compile
 
 ROLES = ("agent0", "agent1")
 Make = Callable[..., Algorithm]
@@ -192,6 +196,59 @@ def test_an_update_uses_the_references_that_are_there(
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+def with_settings(algorithm: Algorithm, changes: dict[str, object]) -> Algorithm:
+    """It goes on by a config with these changes, of settings that are read an iteration."""
+    algorithm.config = config = algorithm.config.copy_and_resolve_references()
+    with config.unlocked():
+        config.update_from_flattened_dict(changes)
+    return algorithm
+
+
+WAITS: dict[str, object] = {"roles.agent1.judge": "slow"}
+
+
+def held_by(*counterparts: str, train: bool = False) -> dict[str, object]:
+    return {"roles.agent1.train": train, "roles.agent1.counterpart": counterparts}
+
+
+@pytest.mark.parametrize(
+    ("changes", "beside"),
+    [
+        ({}, False),
+        (WAITS, True),
+        (held_by("api:slow"), True),
+        (held_by("scripted:fair", "api:slow:x"), True),
+        (held_by("frozen:start"), False),
+        (held_by("api:slow", train=True), False),
+    ],
+)
+def test_reference_passes_run_beside_dialogues_where_these_wait_for_an_endpoint(
+    make: Make, changes: dict[str, object], beside: bool
+) -> None:
+    """An endpoint that judges, or that holds the seat of a role which does not learn."""
+    course = with_settings(make(), changes)._course(0, 8)
+    assert set(course.references) == (set(ROLES) if beside else set())
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"hosts": SimpleNamespace(count=2)},
+        {"places": dict.fromkeys(ROLES, SimpleNamespace(mesh="of several devices"))},
+    ],
+)
+def test_nothing_runs_beside_anything_on_several_devices_or_hosts(
+    make: Make, monkeypatch: pytest.MonkeyPatch, elsewhere: dict[str, Any]
+) -> None:
+    """Their programs could wait for each other for ever."""
+    algorithm = with_settings(make(), WAITS)
+    for name, value in elsewhere.items():
+        monkeypatch.setattr(algorithm, name, value)
+    course = algorithm._course(0, 8)
+    assert not course.references
+    assert not course.early
+
+
 # ------------------------------------------------------------------------- one iteration ahead
 
 
@@ -235,6 +292,8 @@ def test_importance_weights_correct_for_the_update_in_between(make: Make) -> Non
     row = metrics_row(algorithm, second, 0)
     assert row["staleness"] == 1
     assert row["roles"]["agent0"]["importance_truncated"] > 0
+    assert row["roles"]["agent0"]["sampler_trainer_max"] is None  # what sampled is gone
+    assert metrics_row(algorithm, first, 0)["roles"]["agent0"]["sampler_trainer_max"] < 1e-4
     assert row["seconds"]["within"]["saved"] > 0
     json.dumps(row, allow_nan=False)
 
@@ -292,4 +351,35 @@ def test_the_seconds_of_every_row_add_up(house: House, quiet: Console) -> None:
     assert set(summary["stages"]) >= {*LAPS, "total", "sampling", "update_agent0"}
     assert set(summary["tokens_per_second"]) == {"rollout", "update"}
     assert summary["start_seconds"] > 0
-    assert summary["compiled_anew"] >= 0
+    assert summary["programs"] > 0
+
+
+# ------------------------------------------------------------------------- started again
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> Iterator[None]:
+    """Programs are kept in a folder that nothing has been put in yet."""
+    before = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
+
+
+@pytest.mark.timeout(400)  # it compiles all that a run needs: seconds, but on a busy machine
+def test_a_second_start_of_a_config_compiles_nothing(
+    house: House, quiet: Console, own_cache: None, tmp_path: Path
+) -> None:
+    """Its supervised start, dialogues, references and updates."""
+    anew = []
+    for again in ("first", "second"):
+        jax.clear_caches()  # as in a process that begins
+        with quick_compile():
+            folder = train(house.config(iterations=2, run__root=tmp_path / again), quiet)
+        anew.append(json.loads((folder.path / "summary.json").read_text())["compiled_anew"])
+    assert anew[0] > 10
+    assert anew[1] == 0

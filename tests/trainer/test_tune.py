@@ -13,9 +13,11 @@ from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import build_speech
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer import tune
+from ibrl_jax.parallel.hosts import Hosts
+from ibrl_jax.trainer import session, tune
 from ibrl_jax.trainer.build import batch_settings, build_learner
 from ibrl_jax.trainer.placing import Place
+from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.tune import Tuned
 from ibrl_jax.trainer.weights import Weights
 
@@ -181,3 +183,27 @@ def test_a_measurement_times_real_passes_and_asks_their_memory(config, ask):
 def a_parameter(start: Weights) -> float:
     """A parameter, which a measurement must have left alone."""
     return float(np.asarray(start.trained["embed"])[0, 0])
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_measurement_counts_for_a_run_that_has_begun_alone(
+    config: ConfigDict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """What another config of the same name measured, before it ever iterated, is not ours."""
+    folder = RunFolder(tmp_path)
+    (tmp_path / "tuned.json").write_text("{}")
+    if begun:
+        folder.metrics.write_text("")
+    there: list[bool] = []
+
+    def choose(*given: Any, kept: Path) -> Tuned:
+        there.append(kept.is_file())
+        return Tuned(micro_batch=4, lengths=(8,), lanes=1)
+
+    monkeypatch.setattr(tune, "choose", choose)
+    speech, nothing = build_speech(config), Weights(trained=None, frozen=None)
+    roles = ("agent0", "agent1")
+    session._tuned(
+        config, speech, roles, nothing, lambda text: None, folder, Hosts(0, 1, None, None)
+    )
+    assert there == [begun]
