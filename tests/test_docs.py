@@ -153,3 +153,19 @@ def test_every_scripted_family_is_named():
     text = DOCUMENTS["docs/counterparts.md"]
     for family in (*DEVELOPMENT_FAMILIES, *HELD_OUT_FAMILIES):
         assert f"`{family}`" in text, f"docs/counterparts.md lacks {family}"
+
+
+def test_what_how_it_works_names_is_there() -> None:
+    """Every `Class.attribute` and `path/file.py` in backticks."""
+    text = (ROOT / "docs" / "how-it-works.md").read_text()
+    package = ROOT / "ibrl_jax"
+    for path in set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", text)):
+        assert (package / path).is_file() or list(package.rglob(path)) or (ROOT / path).is_file(), (
+            path
+        )
+    code = "\n".join(file.read_text() for file in package.rglob("*.py"))
+    for name, attribute in set(re.findall(r"`([A-Z]\w+)\.(\w+)(?:\(\))?`", text)):
+        assert re.search(rf"^class {name}\b", code, re.MULTILINE), name
+        assert re.search(rf"(def {attribute}\b|\b{attribute}:|self\.{attribute}\b)", code), (
+            attribute
+        )

@@ -121,7 +121,7 @@ def check_finite(metrics: Mapping[str, Any], role: str) -> None:
         raise TrainingError(
             f"{role}: after {int(metrics['updates'])} updates the loss is "
             f"{float(metrics['loss']):g} and the gradient's norm {float(metrics['grad_norm']):g}; "
-            "the update was refused and the parameters are as they were."
+            "this pass was refused; the last checkpoint is as it was."
         )
 
 

@@ -1,8 +1,9 @@
 """What a config takes in memory on each device: what stays, and what its programs need besides.
 
 What stays is counted from shapes and shardings: for each role its parameters, moments and engine
-(the serving copies of the live and the past policy, and the caches), and once for all roles of a
-mesh the start and a base under adapters. Programs run one at a time, so the largest counts.
+(the serving copies of the live, the past and any frozen policy, and the caches), a pool that is
+kept on the device, and once for all roles of a mesh the start and a base under adapters. Programs
+run one at a time, so the largest counts.
 
 What a program needs is what XLA's compiler for the CPU plans for it in float32. For a config in 16
 bits that is an upper bound: whatever is held in 16 bits there is held in 32 here. (The compiler for
@@ -12,7 +13,7 @@ which no accelerator makes.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ibrl_jax.dialogue.build import at_once, build_domain, build_programs, build_speech
+from ibrl_jax.domains.base import Role
 from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params
 from ibrl_jax.models.table import three_digits
@@ -86,6 +88,7 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
     served = programs.abstract_params()
     copies = served.adapters if base is not None else served
     found.stays["sampler: live and past policies"] = 2 * sharing * _bytes(copies)
+    found.stays |= kept_beside(config, learners, _bytes(state.params), _bytes(copies))
     found.stays["sampler: caches"] = sharing * _bytes(programs.abstract_store())
 
     batches = [
@@ -110,6 +113,25 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
         f"tokens, {shape.length} entries"
     )
     found.programs["a turn of the sampler"] = _temporary(wide_programs.lowered(shape).compile())
+    return found
+
+
+def kept_beside(
+    config: ConfigDict, learners: Sequence[Role], trained: int, served: int
+) -> dict[str, int]:
+    """What else stays on each device, in bytes: snapshots of pools that are kept there, and frozen
+    policies that hold seats.
+
+    Args:
+        trained: bytes of what trains of one role; `served`: of one policy as the sampler has it.
+    """
+    found = {}
+    if config.stabilise.pool and config.pool.store == "device" and len(learners) > 1:
+        roles = len(learners) if config.placement == "shared" else 1
+        found["pool of past policies (fp32)"] = roles * config.pool.size * trained
+    seats = [s.counterpart for role, s in config.roles.items() if role not in learners]
+    if frozen := {name for names in seats for name in names if name.startswith("frozen:")}:
+        found["sampler: frozen policies"] = len(frozen) * served
     return found
 
 
