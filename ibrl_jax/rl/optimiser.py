@@ -20,16 +20,12 @@ from ibrl_jax.models.params import Params
 class Hyper(flax.struct.PyTreeNode):
     """One role's numbers, all scalars and all traced: changing one recompiles nothing.
 
-    The learning rate rises linearly over `warmup_updates`, then follows a half cosine to
-    `final_fraction` of itself at `total_updates` (final_fraction 1: constant), counted in this
-    role's own updates. `kl` and `entropy` are per nat. `temperature` is the one that the role
-    samples at.
+    The learning rate rises linearly over `warmup_updates`, counted in this role's own updates, and
+    stays. `kl` and `entropy` are per nat. `temperature` is the one that the role samples at.
     """
 
     learning_rate: Any
     warmup_updates: Any
-    total_updates: Any
-    final_fraction: Any
     weight_decay: Any
     clip_norm: Any
     kl: Any
@@ -43,10 +39,7 @@ def learning_rate(hyper: Hyper, updates: Any) -> jax.Array:
     """The rate of the update that follows `updates` earlier ones (see `Hyper`); a scalar."""
     done = jnp.asarray(updates, jnp.float32)
     warm = jnp.minimum((done + 1.0) / jnp.maximum(hyper.warmup_updates, 1.0), 1.0)
-    horizon = jnp.maximum(hyper.total_updates - hyper.warmup_updates, 1.0)
-    progress = jnp.clip((done - hyper.warmup_updates) / horizon, 0.0, 1.0)
-    cosine = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-    return hyper.learning_rate * warm * (hyper.final_fraction + (1 - hyper.final_fraction) * cosine)
+    return hyper.learning_rate * warm
 
 
 def matrices(params: Params, stacked: tuple[str, ...]) -> Any:

@@ -23,22 +23,17 @@ from ibrl_jax.identity import generator
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """`size`: snapshots held at most, the first included. `keep_first`: never drop the first one.
+    """`size`: snapshots held at most.
 
     `store`: where snapshots lie. `host` costs a transfer when one is played, `device` costs memory.
     """
 
     size: int
-    keep_first: bool
     store: Literal["host", "device"]
 
     def __post_init__(self) -> None:
-        least = 2 if self.keep_first else 1
-        if self.size < least:
-            raise UserError(
-                f"pool.size is {self.size}: it must be at least {least}"
-                + (" when the first snapshot is kept." if self.keep_first else ".")
-            )
+        if self.size < 1:
+            raise UserError(f"pool.size is {self.size}: it must be at least 1.")
         if self.store not in ("host", "device"):
             raise UserError(f"pool.store is `{self.store}`: it must be `host` or `device`.")
 
@@ -82,7 +77,7 @@ class OpponentPool:
                 )
         self._snapshots.append(Snapshot(version=version, params=self._copy(params)))
         if len(self._snapshots) > self._settings.size:
-            del self._snapshots[1 if self._settings.keep_first else 0]
+            del self._snapshots[0]
         return True
 
     def sample(self, seed: int, iteration: int, *, below: int | None = None) -> int | None:

@@ -91,8 +91,6 @@ def hyper_of(config: ConfigDict, role: Role) -> Hyper:
     return Hyper(
         learning_rate=own.learning_rate,
         warmup_updates=own.warmup_updates,
-        total_updates=own.warmup_updates + 1,
-        final_fraction=1.0,
         weight_decay=own.weight_decay,
         clip_norm=own.clip_norm,
         kl=own.kl,
@@ -104,5 +102,5 @@ def hyper_of(config: ConfigDict, role: Role) -> Hyper:
 
 
 def build_pool(config: ConfigDict, role: Role) -> OpponentPool:
-    settings = PoolSettings(size=config.pool.size, keep_first=False, store=config.pool.store)
+    settings = PoolSettings(size=config.pool.size, store=config.pool.store)
     return OpponentPool(role, settings)

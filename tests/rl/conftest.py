@@ -112,8 +112,6 @@ def hyper(**changes) -> Hyper:
     base: dict[str, Any] = dict(
         learning_rate=1e-2,
         warmup_updates=0,
-        total_updates=100,
-        final_fraction=1.0,
         weight_decay=0.0,
         clip_norm=1e6,
         kl=0.02,

@@ -13,10 +13,8 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.rl.pool import OpponentPool, PoolSettings
 
 
-def pool(
-    role="sales", *, size=3, keep_first=False, store: Any = "host", versions=()
-) -> OpponentPool:
-    made = OpponentPool(role, PoolSettings(size=size, keep_first=keep_first, store=store))
+def pool(role="sales", *, size=3, store: Any = "host", versions=()) -> OpponentPool:
+    made = OpponentPool(role, PoolSettings(size=size, store=store))
     for v in versions:
         made.add(v, {"w": jnp.full(3, float(v))})
     return made
@@ -27,9 +25,8 @@ def test_an_empty_pool_has_nobody_to_meet():
     assert len(pool()) == 0
 
 
-def test_a_ring_keeps_the_newest_and_the_first_if_told():
+def test_a_ring_keeps_the_newest():
     assert pool(versions=range(5)).versions == (2, 3, 4)
-    assert pool(versions=range(5), keep_first=True).versions == (0, 3, 4)
     assert pool(versions=range(5)).params(3)["w"][0] == 3.0
     with pytest.raises(KeyError, match="version 0 is not in the pool"):
         pool(versions=range(5)).params(0)
@@ -72,8 +69,8 @@ def test_a_snapshot_is_not_aliased_by_a_donated_buffer(store):
 
 @pytest.mark.parametrize("store, kind", [("host", np.ndarray), ("device", jax.Array)])
 def test_state_and_restore_round_trip_to_the_bit(store, kind):
-    made = pool(store=store, keep_first=True, versions=range(5))
-    again = pool(store=store, keep_first=True)
+    made = pool(store=store, versions=range(5))
+    again = pool(store=store)
     again.restore(made.state())
     assert again.versions == made.versions
     for v in made.versions:
@@ -81,8 +78,8 @@ def test_state_and_restore_round_trip_to_the_bit(store, kind):
         np.testing.assert_array_equal(again.params(v)["w"], made.params(v)["w"])
     assert [again.sample(0, k) for k in range(20)] == [made.sample(0, k) for k in range(20)]
     again.add(9, {"w": jnp.zeros(3)})
-    assert again.versions == (0, 4, 9)
-    assert made.versions == (0, 3, 4)
+    assert again.versions == (3, 4, 9)
+    assert made.versions == (2, 3, 4)
 
 
 def test_another_roles_or_a_broken_checkpoint_is_refused():
@@ -98,7 +95,7 @@ def test_another_roles_or_a_broken_checkpoint_is_refused():
         pool(size=2).restore(state)
 
 
-@pytest.mark.parametrize("bad", [dict(size=0), dict(size=1, keep_first=True), dict(store="disk")])
+@pytest.mark.parametrize("bad", [dict(size=0), dict(store="disk")])
 def test_a_bad_setting_is_named(bad):
     with pytest.raises(UserError, match="pool"):
         pool(**bad)
