@@ -287,7 +287,8 @@ TESTED = {
     "clean": "tests/test_docs_commands.py make_clean_removes_what_is_made_and_leaves_runs",
     "train": "tests/trainer/test_run.py a_killed_process_resumes_bitwise",
     "seeds": "tests/test_many.py the_command_counts_what_failed",
-    "telesales": "tests/telesales/test_run.py a_policy_sits_in_its_own_seat_alone",
+    "telesales": "tests/telesales/test_end_to_end.py "
+    "a_start_learns_is_judged_evaluated_audited_and_reported",
     "sft": "tests/trainer/test_jobs_of_a_run.py sft_says_where_the_start_is",
     "evaluate": "tests/trainer/test_jobs_of_a_run.py evaluate_then_report",
     "report": "tests/trainer/test_jobs_of_a_run.py evaluate_then_report",

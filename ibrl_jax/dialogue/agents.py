@@ -86,31 +86,11 @@ class Speaker(Protocol):
     def sit(self, seat: SeatContext, conductor: Conductor) -> Agent: ...
 
 
-def _prompt(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
-    own_side = [turn.seen_by(seat.role) for turn in turns]
-    return adapter.system(seat.scenario, seat.role, own_side) if adapter else seat.prompt
-
-
-def _beside(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
-    """Told to whoever speaks as in training; an adapter's own prompt has it otherwise."""
-    return "" if adapter else seat.beside(turns)
-
-
-def _own(adapter: Adapter | None, turn: Turn) -> str:
-    return adapter.own(turn) if adapter else turn.said
-
-
-def _utterance(adapter: Adapter | None, text: str, end: TurnEnd) -> Utterance:
-    """What was written, in the form that the referee reads; a broken form is no utterance."""
-    said = adapter.utterance(text) if adapter and end == "stop" else text
-    return Utterance(text="", end="error") if said is None else Utterance(text=said, end=end)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocalSpeaker:
     """A policy on this machine's engine. `params` names its parameters there.
 
-    With an `adapter` it speaks in that one's form; its system prompt is that of the first turn.
+    It speaks in the form of training, and its system prompt is that of training too.
     """
 
     engine: Engine
@@ -119,7 +99,6 @@ class LocalSpeaker:
     ref: PolicyRef
     temperature: float
     max_new: int
-    adapter: Adapter | None = None
 
     @property
     def name(self) -> str:
@@ -138,8 +117,7 @@ class _LocalAgent:
         self._view = ViewBuilder(role=seat.role, policy=speaker.ref)
         self._heard = 0
         self._own: tuple[int, int, bool] | None = None
-        prompt = _prompt(speaker.adapter, seat, ())
-        self._read(speaker.speech.chat.system(), prompt, -1, Segment.TEMPLATE)
+        self._read(speaker.speech.chat.system(), seat.prompt, -1, Segment.TEMPLATE)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
         speaker, chat, view = self._speaker, self._speaker.speech.chat, self._view
@@ -154,7 +132,7 @@ class _LocalAgent:
             self._own = None
         for index in range(self._heard, len(turns)):
             if turns[index].role != self._seat.role:
-                told = _beside(speaker.adapter, self._seat, turns[: index + 1])
+                told = self._seat.beside(turns[: index + 1])
                 self._read(chat.heard(), turns[index].text, index, Segment.COUNTERPART, told)
             elif index != sampled:
                 self._scripted(turns[index], index)
@@ -182,7 +160,7 @@ class _LocalAgent:
         view.sampled(completion.ids, completion.logps, turn)
         self._own = (start, turn, completion.ids[-1:] == [chat.stop_ids[0]])
         said = chat.opening + speaker.speech.tokenizer.decode(completion.ids)
-        return _utterance(speaker.adapter, said, completion.end)
+        return Utterance(text=said, end=completion.end)
 
     def close(self) -> RoleView:
         self._speaker.engine.release(self._slot)
@@ -195,8 +173,7 @@ class _LocalAgent:
         if chat.opening:  # the header opens a thought, and the line has none
             blank = tokenizer.encode("\n\n")
             before = [*before, *tokenizer.encode("\n"), tokenizer.control("</think>"), *blank]
-        said = _own(self._speaker.adapter, turn)
-        self._read((before, chat.close(False)), said, index, Segment.TEMPLATE)
+        self._read((before, chat.close(False)), turn.said, index, Segment.TEMPLATE)
 
     def _read(
         self,
@@ -295,3 +272,23 @@ class _ApiAgent:
 
     def close(self) -> None:
         return None
+
+
+def _prompt(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
+    own_side = [turn.seen_by(seat.role) for turn in turns]
+    return adapter.system(seat.scenario, seat.role, own_side) if adapter else seat.prompt
+
+
+def _beside(adapter: Adapter | None, seat: SeatContext, turns: Sequence[Turn]) -> str:
+    """Told to whoever speaks as in training; an adapter's own prompt has it otherwise."""
+    return "" if adapter else seat.beside(turns)
+
+
+def _own(adapter: Adapter | None, turn: Turn) -> str:
+    return adapter.own(turn) if adapter else turn.said
+
+
+def _utterance(adapter: Adapter | None, text: str, end: TurnEnd) -> Utterance:
+    """What was written, in the form that the referee reads; a broken form is no utterance."""
+    said = adapter.utterance(text) if adapter and end == "stop" else text
+    return Utterance(text="", end="error") if said is None else Utterance(text=said, end=end)

@@ -1,6 +1,6 @@
 r"""Transcripts: dialogues of one's own to learn a start from, and a writer of synthetic ones.
 
-A file has one JSON object a line:
+A file has one JSON object a line, in UTF-8:
 
 ```
 {"scenario": {"id": ..., "public": {...}, "private": {"sales": {...}, "customer": {...}}},
@@ -62,7 +62,8 @@ def read_transcripts(path: str, domain: Domain) -> list[Transcript]:
     """
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # no `splitlines`: a text may hold line ends of other kinds as they are
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"config.sft.transcripts: {path} cannot be read ({error})") from error
     found = []

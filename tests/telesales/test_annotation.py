@@ -110,6 +110,18 @@ def test_a_spreadsheet_may_take_the_zeros_off_and_save_the_whole_sheet(exported)
     assert all(d.a and d.b for d in read_decisions(exported / "key.json", file, file))
 
 
+def test_line_ends_of_other_kinds_stay_in_their_row(tmp_path):
+    lines = (("customer", "Yes.\u2028Add\x85me."),)
+    export(
+        [FinishedCall(id="a", language="en", lines=lines, added=True)], tmp_path, count=1, seed=0
+    )
+    file = tmp_path / "a.csv"
+    text = (tmp_path / "sheet.csv").read_text("utf-8-sig")
+    assert lines[0][1] in text
+    file.write_text(text.replace(",\n", ",yes\n"), "utf-8")
+    assert [d.a for d in read_decisions(tmp_path / "key.json", file, file)] == [True]
+
+
 @pytest.mark.parametrize(
     "change, says",
     [

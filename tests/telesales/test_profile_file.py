@@ -52,7 +52,8 @@ def test_a_story_of_the_file_is_kept_and_a_missing_one_is_made(tmp_path: Path) -
     story = compile_offline(second, 5)
     file = tmp_path / "own.jsonl"
     file.write_bytes(dump_profiles([first, second.model_copy(update={"story": story})]))
-    made = TeleSales(settings(stories="offline", seed=0, test_file=str(file))).scenarios("test")
+    chosen = settings(stories="offline", seed=0, test_file=str(file), max_agent_turns=15)
+    made = TeleSales(chosen).scenarios("test")
     stories = [story_of(scenario.private["customer"]) for scenario in made]
     assert stories == [compile_offline(first, 0), story]
 
@@ -74,6 +75,45 @@ def test_a_file_that_cannot_be_used_is_one_sentence_before_anything_is_learned(
         with pytest.raises(UserError, match=says) as caught:
             TeleSales(settings(test_file=str(file)))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("turns", [0, -3])
+def test_a_call_without_a_turn_of_the_agent_is_no_profile(tmp_path: Path, turns: int) -> None:
+    file = limited(tmp_path, turns)
+    with pytest.raises(
+        UserError, match=r"line 1 is no evaluation .*\.max_agent_turns: .* than or eq"
+    ):
+        TeleSales(settings(test_file=str(file), max_agent_turns=15))
+
+
+def test_a_turn_limit_other_than_the_configs_is_one_sentence_with_both(tmp_path: Path) -> None:
+    file = str(limited(tmp_path, 8))
+    (scenario,) = TeleSales(settings(test_file=file, max_agent_turns=8)).scenarios("test")
+    assert scenario.private["customer"]["kind"] == "evaluation"
+    with pytest.raises(UserError) as caught:
+        TeleSales(settings(test_file=file, max_agent_turns=15))
+    said = str(caught.value)
+    assert "case_control.max_agent_turns = 8, and config.telesales.max_agent_turns is 15;" in said
+    assert "\n" not in said
+
+
+def limited(folder: Path, turns: int) -> Path:
+    """A file of one profile with this turn limit."""
+    row = json.loads(dump_profiles(evaluation_profiles(0, 1, "sampled", "en")))
+    row["case_control"]["max_agent_turns"] = turns
+    file = folder / "limited.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    return file
+
+
+def test_a_mark_of_the_encoding_and_line_ends_of_other_kinds_are_text(tmp_path: Path) -> None:
+    row = json.loads(dump_profiles(evaluation_profiles(0, 1, "sampled", "en")))
+    row["case_control"]["max_agent_turns"] = 2
+    row["user_profile"]["speech_profile"]["speaking_style"] = "slow\u2028and\x85plain"
+    file = tmp_path / "marked.jsonl"
+    file.write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8-sig")
+    (profile,) = TeleSales(settings(test_file=str(file))).evaluation_set
+    assert profile.user_profile.speech_profile.speaking_style == "slow\u2028and\x85plain"
 
 
 @pytest.fixture(autouse=True)

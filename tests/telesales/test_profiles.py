@@ -1,16 +1,19 @@
 """Profiles: the paper's schemas and composition, the same bytes again, pools apart."""
 
+import hashlib
 from collections import Counter
 
 import pytest
 
 from ibrl_jax.domains.telesales.labels import LANGUAGES, Label
 from ibrl_jax.domains.telesales.profiles import (
+    VERSION,
     difficulty,
     dump_profiles,
     evaluation_profiles,
     lead_record,
     training_profiles,
+    view,
 )
 from ibrl_jax.domains.telesales.profiles import terms as t
 from ibrl_jax.domains.telesales.profiles.composition import (
@@ -46,6 +49,32 @@ def test_the_same_seed_and_version_give_the_same_bytes():
     for composition in ("sampled", "paper_exact"):
         batch = dump_profiles(evaluation_profiles(3, 40, composition, "en"))
         assert batch == dump_profiles(evaluation_profiles(3, 40, composition, "en"))
+
+
+PINNED = {
+    ("training", "zh"): "1e51d2cba1194182b2b71d91998ba31da618674fb626a1c206ecb2b1f5951fbb",
+    ("training", "en"): "9191cc54c20f0f07f4c211ac5e2d0d436cf29d879ecdf216e1b0990b9b672a31",
+    ("sampled", "zh"): "1de5c1f2a398e414ec2f18475ed437dfb3f447a34a430e545911cfc945bbf0f1",
+    ("sampled", "en"): "742e19a31b0e09011e8752d5a91af751cb48c80464e8b28d8e361480f6b7ba5c",
+    ("paper_exact", "zh"): "465a8df2ff4774495d553875d3c49c1fce9890055c75a755fed419cea0b5ab8b",
+    ("paper_exact", "en"): "5d5524472b55dac28cee4e70b80c56f3100e66f1de6ccc5b6ea516a998fb74bf",
+}
+"""SHA-256 of 200 profiles of seed 0 at version 1, and of what their customers ask."""
+
+
+@pytest.mark.parametrize("kind, language", PINNED)
+def test_pools_and_rules_are_those_of_their_version(kind, language):
+    if kind == "training":
+        batch = training_profiles(0, 200, language)
+    else:
+        batch = evaluation_profiles(0, 200, kind, language)
+    asked = "".join(line for profile in batch for line in view(profile).questions.values())
+    found = hashlib.sha256(dump_profiles(batch) + asked.encode()).hexdigest()
+    assert VERSION == "1", "pin the profiles of the new version here"
+    assert found == PINNED[kind, language], (
+        "a pool or a rule has changed, so a seed gives other people than it gave before: raise "
+        "VERSION in profiles/generate.py and pin the profiles of the new version here"
+    )
 
 
 def test_a_drawn_batch_begins_with_the_smaller_one():

@@ -45,7 +45,7 @@ def test_an_example_weighs_what_the_role_said_itself_and_nothing_else(domain: Do
     assert "scripted" in referee.turns[0].flags
 
 
-def test_the_customer_of_the_start_writes_valid_records(domain: Domain) -> None:
+def test_the_scripted_teachers_of_the_start_write_valid_records(domain: Domain) -> None:
     for row in synthetic(domain, FAMILIES, 20, 0):
         state = initial_of(row["scenario"]["private"]["customer"])
         agreed = False
@@ -224,6 +224,28 @@ def test_a_transcript_with_prompts_of_its_own_is_taken_as_it_stands(
     assert [turn.said for turn in transcript.turns] == ["Hello?", "Hi, <call_function=x>"]
     example = Renderer(domain, SPEECH, 1.0).example("You sell.", "sales", transcript.turns, None)
     assert TOKENIZER.decode(example.ids[example.weight > 0].tolist()) == "Hi, <call_function=x>"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_line_ends_within_a_text_and_a_mark_of_the_encoding_break_no_line(
+    domain: Domain, tmp_path: Path, encoding: str, end: str
+) -> None:
+    said = ["Hi\u2028there.", "A\u2029B\x85C\x0bD\x1cE.", "Plain."]
+    rows = [
+        {"prompts": {"sales": "You sell."}, "turns": [{"role": "sales", "text": text}]}
+        for text in said
+    ]
+    file = tmp_path / "calls.jsonl"
+    lines = "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
+    for raw in "\x0b\x1c":  # JSON has these escaped
+        assert raw not in lines
+    file.write_bytes(lines.encode(encoding))
+    found = read_transcripts(str(file), domain)
+    assert [transcript.turns[0].said for transcript in found] == said
+    file.write_bytes((lines + "half" + end).encode(encoding))
+    with pytest.raises(UserError, match="line 4 of .* is no JSON"):
+        read_transcripts(str(file), domain)
 
 
 def test_what_is_no_transcript_is_one_sentence_that_names_the_line(

@@ -224,6 +224,101 @@ def test_a_harmless_sentence_crosses_nothing(profile, sentence):
     assert _crossed(profile, sentence) == ()
 
 
+def _registered(profile, **facts):
+    agent = profile.agent_info
+    vehicle = agent.vehicle.model_copy(update=facts)
+    return profile.model_copy(update={"agent_info": agent.model_copy(update={"vehicle": vehicle})})
+
+
+@pytest.mark.parametrize(
+    "facts, what, sentences",
+    [
+        (
+            {"owners": 3},
+            "the car's owners, 3",
+            (
+                "It has had 3 previous owners.",
+                "The car changed hands 3 times.",
+                "Previous owners: 3.",
+                "这车过户过3次。",
+                "用户知道前面有3任车主。",
+            ),
+        ),
+        ({"owners": 1}, "the car's owners, 1", ("There was 1 owner.", "车子过户1次。")),
+        (
+            {"availability": t.Availability.RESERVED},
+            "the car's availability, reserved",
+            ("The car is already reserved.", "Its availability: reserved.", "这台车已被预订。"),
+        ),
+        (
+            {"availability": t.Availability.ON_SALE},
+            "the car's availability, on_sale",
+            ("It's still on sale.", "Knows that the car is for sale.", "用户知道车还在售。"),
+        ),
+        (
+            {"availability": t.Availability.SOLD},
+            "the car's availability, sold",
+            ("The car has been sold.", "那辆车已售出。"),
+        ),
+        (
+            {"warranty_months": 0},
+            "the car's warranty, which has expired",
+            (
+                "The warranty has already expired.",
+                "The car is out of warranty.",
+                "车的质保已过期。",
+                "这台车当前已过保。",
+                "用户清楚这车已经过保。",
+            ),
+        ),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_owners_availability_and_an_expired_warranty_are_the_agents(
+    profile, facts, what, sentences
+):
+    known = _registered(profile, **facts)
+    for sentence in sentences:
+        assert any(what in crossed for crossed in _crossed(known, sentence)), sentence
+        assert _crossed(_registered(profile, **dict.fromkeys(facts)), sentence) == (), sentence
+
+
+@pytest.mark.parametrize("availability", t.Availability)
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Has the warranty run out?",
+        "Worries that the warranty has expired.",
+        "If the car is reserved, patience falls.",
+        "It isn't reserved yet, is it?",
+        "Is the car still on sale?",
+        "Fears that the car is sold and the listing a bait.",
+        "The old car was sold last month.",
+        "The warranty of the last car has expired.",
+        "The car is not yet reserved.",
+        "The warranty has not expired.",
+        "It isn't out of warranty.",
+        "It is no longer on sale.",
+        "Wants a car with at most 3 owners.",
+        "Booked a viewing, and is 33 years old.",
+        "保修过没过期？",
+        "担心车已经过保。",
+        "这车还在售吗",
+        "怕车早被预订了。",
+        "旧车已经卖掉了。",
+        "旧车的质保已过期。",
+        "车还没过保。",
+        "这台车还没被预订。",
+        "如果客服说车已售出，意愿下降。",
+        "最多能接受过户3次。",
+        "过户手续麻烦，3年内不换车。",
+    ],
+)
+def test_what_is_asked_feared_or_the_users_own_crosses_nothing(profile, sentence, availability):
+    known = _registered(profile, owners=3, warranty_months=0, availability=availability)
+    assert _crossed(known, sentence) == ()
+
+
 def test_who_calls_and_a_forgotten_city_are_caught(profile):
     service, needs = profile.agent_info.service, profile.user_profile.car_needs
     assert "names the agent" in _crossed(profile, f"Expects {service.name} to call.")[0]

@@ -13,6 +13,7 @@ A row is a call, and all that an annotator sees of it are the words that were he
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,7 +136,7 @@ def read_decisions(key: Path, first: Path, second: Path) -> tuple[Decision, ...]
 
 
 def _sheet(file: Path, items: Iterable[str]) -> dict[str, bool]:
-    reader = csv.DictReader(_text(file).splitlines(keepends=True), strict=True)
+    reader = csv.DictReader(io.StringIO(_text(file)), strict=True)
     known, found = set(items), {}
     try:
         missing = [name for name in ("item", "consent") if name not in (reader.fieldnames or ())]

@@ -2,7 +2,8 @@
 
 A story is the user's side alone: no registered fact of the car, nobody who calls, no number but the
 user's own, no place that the user does not remember, no outcome, no invented sensitive fact; and
-all eight scenes, one to three short lines each.
+all eight scenes, one to three short lines each. Of numbers rules see figures alone: a price that is
+written out in words passes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ibrl_jax.domains.telesales.profiles.schema import EvaluationProfile
-from ibrl_jax.domains.telesales.profiles.terms import Memory, Scene
+from ibrl_jax.domains.telesales.profiles.terms import Availability, Memory, Scene
 
 LONGEST_LINE = {"zh": 60, "en": 160}
 """Characters of a spoken line of a scene."""
@@ -56,6 +57,50 @@ _WITHHELD = re.compile(
 )
 """What stands before a sensitive matter that the user keeps to themselves: a limit, no fact."""
 
+_CAR = r"\b(?:car|vehicle|listing|it)\b[^.,!?;\n]{0,20}"
+_IS = r"(?:\b(?:is|was|has been|had been)\b|(?<=it)'s\b)(?: \w+){0,2} "
+_STATUS = rf"(?:{_CAR}{_IS}|\b(?:status|availability): )"
+_CAR_ZH = (
+    r"(?:(?:车|[这那][台辆])(?:子|目前|现在|当前|已经|早就|早|已|还|仍|依然|都|是)*"
+    r"|状态[：是为]*已?)"
+)
+
+_AVAILABLE: Mapping[Availability, re.Pattern[str]] = {
+    Availability.ON_SALE: re.compile(
+        rf"{_STATUS}(?:on|for) sale\b|{_CAR_ZH}在[售卖](?!的)", re.IGNORECASE
+    ),
+    Availability.RESERVED: re.compile(
+        rf"{_STATUS}reserved\b|{_CAR_ZH}(?:被(?:别人|人)?(?:预订|预定|订)|(?<=已)预[订定]|订走|订出)",
+        re.IGNORECASE,
+    ),
+    Availability.SOLD: re.compile(
+        rf"{_STATUS}sold\b|{_CAR_ZH}(?:被(?:别人|人)?)?(?:售出|卖掉|卖出|卖了)", re.IGNORECASE
+    ),
+}
+"""How a story may say what is registered of whether the car can still be had."""
+
+_EXPIRED = re.compile(
+    r"(?:质保|保修)期?(?:已经|早就|早|已|都|也|就)*(?:过了|过期|到期|失效|结束)"
+    r"|(?:已经|早就|早|已)[过脱]保|车[过脱]保了"
+    r"|\bwarranty\b[^.,!?;\n]{0,20}\b(?:has|had|is|was)(?: \w+){0,2} (?:expired|run out|lapsed)"
+    rf"|\bwarranty (?:expired|ran out|lapsed)|{_CAR}{_IS}?out of warranty",
+    re.IGNORECASE,
+)
+
+_NOT_KNOWN = re.compile(
+    r"(?:担心|怕|顾虑|怀疑|想知道|问|不确定|不清楚|确认|核实|假如|万一|一旦|当(?!前)|等|希望|最多|至多"
+    r"|超过|客服|旧车|老车|之前的车|上一[台辆])[^。！？；\n]{0,40}$"
+    r"|\b(?:worr\w+|fear\w*|afraid|concern\w*|suspect\w*|doubt\w*|wonder\w*|ask\w*|unsure"
+    r"|check\w*|confirm\w*|once|when|until|after|should|could|would|hop\w+|want\w*|prefer\w*"
+    r"|at most|more than|agent|caller|(?:old|previous|last|present|own) (?:car|one|suv|mpv))\b"
+    r"[^.!?;\n]{0,80}$",
+    re.IGNORECASE,
+)
+"""What stands before what is feared, asked, wished for, said by the agent or of another car."""
+
+_QUESTION = re.compile(r"[^。！？；.!?;\n]*(?:[？?]|[吗吧没]\s*$)", re.MULTILINE)
+"""The rest of a sentence that is a question."""
+
 
 def check_boundaries(
     story: str, scenes: Mapping[Scene, Sequence[str]], profile: EvaluationProfile
@@ -95,8 +140,36 @@ def _agent_facts(text: str, profile: EvaluationProfile) -> Iterator[str]:
     months = vehicle.warranty_months
     if months and re.search(rf"(?<!\d){months}\s*(?:个月|months?\b)", text):
         yield f"it knows the car's warranty, {months} months"
+    if months == 0 and _told(_EXPIRED, text):
+        yield "it knows the car's warranty, which has expired"
+    if vehicle.owners is not None and _told(_owned(vehicle.owners), text):
+        yield f"it knows the car's owners, {vehicle.owners}"
+    if vehicle.availability is not None and _told(_AVAILABLE[vehicle.availability], text):
+        yield f"it knows the car's availability, {vehicle.availability.value}"
     if vehicle.condition and vehicle.condition.word(profile.language) in text:
         yield f"it knows the car's condition, {vehicle.condition.value}"
+
+
+def _owned(times: int) -> re.Pattern[str]:
+    """How often the car changed hands, in figures."""
+    return re.compile(
+        rf"过户(?:过|了|次数|记录|是|为|有|：|:)*\s*{times}\s*[次手]"
+        rf"|(?<!\d){times}\s*(?:次过户|手车|[任位个名](?:前)?车主)|过了?\s*{times}\s*手"
+        rf"|(?<![\d.]){times} (?:(?:previous|prior|former|past|earlier) )?owners?\b"
+        rf"|\bowners?: {times}\b|\b(?:transferred|changed hands) {times} times?\b",
+        re.IGNORECASE,
+    )
+
+
+def _told(fact: re.Pattern[str], text: str) -> bool:
+    """Whether a fact is stated: neither denied, left open, feared, asked or wished for."""
+    for found in fact.finditer(text):
+        so_far = text[max(0, found.start() - _BEFORE) : found.end()]
+        if not (
+            _OPEN.search(so_far) or _NOT_KNOWN.search(so_far) or _QUESTION.match(text, found.end())
+        ):
+            return True
+    return False
 
 
 def _numbers_and_places(text: str, profile: EvaluationProfile) -> Iterator[str]:

@@ -291,15 +291,16 @@ class TeleSales:
 
     @cached_property
     def evaluation_set(self) -> Sequence[EvaluationProfile]:
-        """The profiles of `test`, as they are made or as the file has them.
+        """The profiles of `test`, made (with this config's turn limit) or as the file has them.
 
         Raises UserError for a file that cannot be used.
         """
         settings = self.settings
         if not settings.test_file:
-            return evaluation_profiles(
+            made = evaluation_profiles(
                 settings.seed, settings.test_profiles, settings.composition, settings.language
             )
+            return [_limited(profile, settings.max_agent_turns) for profile in made]
         profiles = read_profiles(Path(settings.test_file), EvaluationProfile)
         for profile in profiles:
             if profile.language != settings.language:
@@ -307,7 +308,19 @@ class TeleSales:
                     f"{settings.test_file}: profile {profile.id!r} is in {profile.language!r}, and "
                     f"config.telesales.language is {settings.language!r}."
                 )
+            limit = profile.case_control.max_agent_turns
+            if limit != settings.max_agent_turns:
+                raise UserError(
+                    f"{settings.test_file}: profile {profile.id!r} has case_control."
+                    f"max_agent_turns = {limit}, and config.telesales.max_agent_turns is "
+                    f"{settings.max_agent_turns}; set that to {limit}, or the profile to it."
+                )
         return profiles
+
+
+def _limited(profile: EvaluationProfile, turns: int) -> EvaluationProfile:
+    control = profile.case_control.model_copy(update={"max_agent_turns": turns})
+    return profile.model_copy(update={"case_control": control})
 
 
 def _failures(results: Sequence[tuple[Scenario, Outcome, Role]]) -> dict[str, dict[str, int]]:

@@ -27,7 +27,7 @@ def read_profiles(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
     this kind or does not agree with itself, or an id that stands twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}); give a file with a profile a line."

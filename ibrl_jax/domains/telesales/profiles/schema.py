@@ -282,7 +282,7 @@ class EvaluationAttributes(Frozen):
 class CaseControl(Frozen):
     """For the experimenter alone: neither side of the dialogue sees it."""
 
-    max_agent_turns: int
+    max_agent_turns: int = Field(ge=1)  # the limit of the calls is the config's, which must agree
     difficulty: t.Difficulty
     difficulty_score: float = Field(ge=0, le=100)
     hard_factors: tuple[t.HardFactor, ...]
