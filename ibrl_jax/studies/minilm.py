@@ -131,20 +131,22 @@ class Bert:
             mixed = self._linear(f"{at}.attention.output.dense", self._attention(at, x))
             x = self._norm(f"{at}.attention.output.LayerNorm", x + mixed)
             inner = self._linear(f"{at}.intermediate.dense", x)
-            inner *= 0.5 * (1.0 + erf(inner / np.float32(np.sqrt(2.0))))
+            inner *= np.float32(0.5) * (1 + erf(inner / np.float32(np.sqrt(2.0))))
             x = self._norm(f"{at}.output.LayerNorm", x + self._linear(f"{at}.output.dense", inner))
         return x
 
     def _attention(self, at: str, x: np.ndarray) -> np.ndarray:
         b, t, d = x.shape
         query, key, value = (
-            self._linear(f"{at}.attention.self.{name}", x).reshape(b, t, self._heads, -1)
+            self._linear(f"{at}.attention.self.{name}", x)
+            .reshape(b, t, self._heads, -1)
+            .transpose(0, 2, 1, 3)  # [B, H, T, C]
             for name in ("query", "key", "value")
         )
-        scores = np.einsum("bthc,bshc->bhts", query, key) / np.sqrt(d // self._heads)
+        scores = query @ key.swapaxes(-1, -2) / np.float32(np.sqrt(d // self._heads))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
-        return np.einsum("bhts,bshc->bthc", scores, value).reshape(b, t, d).astype(np.float32)
+        return (scores @ value).transpose(0, 2, 1, 3).reshape(b, t, d)
 
     def _of(self, name: str, part: str = "weight") -> np.ndarray:
         return self._weights[f"{name}.{part}"]
