@@ -379,7 +379,7 @@ def test_a_second_pass_that_is_no_number_stops_the_run_too(
         return update(state, frozen, batch, hyper)
 
     monkeypatch.setattr(house.learner, "update", poison_second)
-    with pytest.raises(TrainingError, match="the update was refused"):
+    with pytest.raises(TrainingError, match="this pass was refused"):
         algorithm.iterate()
 
 
