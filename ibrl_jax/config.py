@@ -149,6 +149,8 @@ def _walk_all(config: ConfigDict) -> Iterator[tuple[str, Field, Any]]:
                 f"config.roles has {', '.join(sorted(roles))}, and the roles of {domain} are "
                 f"{', '.join(ROLES[domain])}; its configs start from default_config({domain!r})"
             )
+    if isinstance(domain, str) and domain in ROLES and domain not in config:
+        raise UserError(f"config.{domain} is missing; start from default_config({domain!r})")
     return _walk(_schema(domain), config, "")
 
 
@@ -171,6 +173,8 @@ def _walk(schema: Mapping[str, Any], config: Any, prefix: str) -> Iterator[tuple
             yield from _walk(entry, config[name], key + ".")
     for name in schema:
         if name not in config:
+            if not prefix and name in ROLES:
+                continue  # of a domain that came after this config was written
             raise UserError(f"config.{prefix}{name} is missing; start from default_config()")
 
 

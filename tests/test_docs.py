@@ -30,7 +30,8 @@ DOCUMENTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 CONFIGS = DOCUMENTS["docs/configs.md"]
-FILES = [p for p in (ROOT / "configs").glob("*/*.py") if p.stem != "__init__"]
+OURS = [p for domain in ("dond", "telesales") for p in (ROOT / "configs" / domain).glob("*.py")]
+FILES = [p for p in OURS if p.stem != "__init__"]
 EXPERIMENTS = sorted(p.stem if p.parent.name == "dond" else f"telesales/{p.stem}" for p in FILES)
 """As the documents name them: those of the second domain with their folder."""
 

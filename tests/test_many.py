@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from ibrl_jax import many
-from ibrl_jax.config import load, to_dict
+from ibrl_jax.config import from_dict, load, to_dict
 from ibrl_jax.errors import UserError
 from ibrl_jax.trainer import jobs
 from ibrl_jax.trainer.jobs import run_jobs, shares
@@ -260,6 +260,21 @@ def test_how_often_a_run_is_saved_may_change_unless_it_runs_ahead(tmp_path: Path
     folder.check(load(SMOKE, ahead))
     with pytest.raises(UserError, match="with config.run.checkpoint_every = 3, not 4"):
         folder.check(load(SMOKE, [*ahead, "--config.run.checkpoint_every=4"]))
+
+
+def test_a_run_outlives_a_domain_that_came_or_went(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    folder.metrics.write_text('{"iteration": 0}\n')
+    options = [f"--config.run.root={tmp_path}"]
+    kept = to_dict(load(SMOKE, options))
+    write_json(folder.path / "config.json", {k: v for k, v in kept.items() if k != "telesales"})
+    folder.check(load(SMOKE, options))
+    assert from_dict(json.loads((folder.path / "config.json").read_text())).domain == "dond"
+    with pytest.raises(UserError, match="config.dond is missing"):
+        from_dict({key: value for key, value in kept.items() if key != "dond"})
+    write_json(folder.path / "config.json", kept | {"dond": {**kept["dond"], "max_turn_tokens": 9}})
+    with pytest.raises(UserError, match="holds a run with config.dond"):
+        folder.check(load(SMOKE, options))
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "0 1", "1,1", "-1", "0-3"])

@@ -10,6 +10,8 @@ leading axis ("layers") by `nn.scan`.
 
 from __future__ import annotations
 
+from functools import cache
+from threading import Lock
 from typing import Any, cast
 
 import jax
@@ -66,6 +68,12 @@ class Block(nn.Module):
         return constrain(x, "batch", "time", None), after
 
 
+# Flax makes a class for each of these by taking the base's fields away for a moment, so two threads
+# that trace must not make any: they stand here, and `_scanned` makes one at a time.
+_REMAT = nn.remat(Block)
+_REMAT_IN_SCAN = nn.remat(Block, prevent_cse=False)
+
+
 class Period(nn.Module):
     """The layers of one period, as a scan's body; it keeps no caches."""
 
@@ -74,7 +82,7 @@ class Period(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context) -> tuple[jax.Array, None]:
-        block = nn.remat(Block, prevent_cse=False) if self.config.remat else Block
+        block = _REMAT_IN_SCAN if self.config.remat else Block
         for index, kind in enumerate(self.config.period):
             x, _ = block(self.config, self.lora, kind, name=f"block{index}")(x, context, None)
         return x, None
@@ -171,7 +179,7 @@ def hidden_at(
         return taken(cast(Any, model.apply(variables, ids, positions, segment_ids)), at)
     context = among_themselves(ids, positions, segment_ids, c)
     x: Any = model.apply(variables, ids, method=Decoder.embed_tokens)
-    block = nn.remat(Block) if c.remat else Block
+    block = _REMAT if c.remat else Block
     for i, layer in enumerate(_layers(c, variables)):
         chosen = at if i == c.layers - 1 else None
         x, _ = block(c, model.lora, c.kind(i)).apply(layer, x, context, None, chosen)
@@ -199,13 +207,24 @@ def _layers(config: ModelConfig, variables: Variables) -> list[Variables]:
 
 def _periods(config: ModelConfig, lora: LoraSettings | None) -> Any:
     """All layers, their parameters stacked; called with (x, context)."""
-    scanned = nn.scan(
+    unroll = config.periods if config.unroll is True else max(1, int(config.unroll))
+    with _MAKING:
+        scanned = _scanned(config.periods, unroll)
+    return scanned(config, lora)
+
+
+_MAKING = Lock()
+
+
+@cache
+def _scanned(length: int, unroll: int) -> Any:
+    """The class of so many periods; called under `_MAKING`."""
+    return nn.scan(
         Period,
         variable_axes={"params": 0, "lora": 0},
         split_rngs={"params": True},
         in_axes=cast(Any, nn.broadcast),
-        length=config.periods,
-        unroll=config.periods if config.unroll is True else max(1, int(config.unroll)),
+        length=length,
+        unroll=unroll,
         metadata_params={nn.PARTITION_NAME: "layers"},
     )
-    return scanned(config, lora)

@@ -44,6 +44,10 @@ class Measure:
         return share(value, 2 if self.form == "count" else 3)
 
 
+POOLED = "all held-out"
+"""The column that an evaluation makes of its held-out ones."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One policy against one counterpart.
@@ -54,6 +58,8 @@ class Cell:
 
     values: Mapping[str, Any]
     best: frozenset[str]
+    pooled: bool = False
+    """Whether its dialogues are those of other columns."""
 
     def number(self, measure: str) -> float | None:
         return _finite(self.values.get(measure))
@@ -90,15 +96,18 @@ class Row:
 
     @property
     def scored(self) -> int:
-        return sum(int(cell.values.get("n") or 0) for cell in self.cells if cell)
+        return sum(int(cell.values.get("n") or 0) for cell in self.own)
 
     @property
     def planned(self) -> int:
         return sum(
-            int(cell.values.get("planned") or cell.values.get("n") or 0)
-            for cell in self.cells
-            if cell
+            int(cell.values.get("planned") or cell.values.get("n") or 0) for cell in self.own
         )
+
+    @property
+    def own(self) -> Sequence[Cell]:
+        """The cells without those that pool others, so that a dialogue counts once."""
+        return [cell for cell in self.cells if cell and not cell.pooled]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +169,7 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
             if (column.name, measure) in best
             and _finite(values.get(measure)) == best[column.name, measure]
         )
-        return Cell(values=values, best=marked)
+        return Cell(values=values, best=marked, pooled=column.name == POOLED and len(columns) > 1)
 
     return Table(
         columns=columns,

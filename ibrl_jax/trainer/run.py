@@ -29,6 +29,7 @@ from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
+from ibrl_jax.settings import ROLES
 from ibrl_jax.whole import replacing
 
 MAY_DIFFER = (
@@ -133,7 +134,8 @@ class RunFolder:
         if not file.is_file():
             return None
         old, new = read_json(file), as_json(config)
-        found = difference(old, new, MAY_DIFFER)
+        others = (domain for domain in ROLES if domain != config.domain)  # they shape nothing
+        found = difference(old, new, (*MAY_DIFFER, *others))
         if found is None and config.pipeline.max_staleness:  # a checkpoint is where it catches up
             before, now = (one.get("run", {}).get("checkpoint_every") for one in (old, new))
             found = None if before == now else ("run.checkpoint_every", before, now)

@@ -66,3 +66,14 @@ def test_csv_has_one_line_a_cell_with_every_number_unrounded():
 def test_what_does_not_exist_is_a_dash():
     assert (percent(None), share(None), p_value(None)) == ("–", "–", "–")
     assert (percent(0.9999), share(0.5, 2), p_value(1e-9)) == ("100.0", "0.50", "<0.0001")
+
+
+def test_a_dialogue_of_the_pooled_column_counts_once():
+    table = evaluation(0.5, planned=10)
+    table["columns"] = [
+        {"name": name, "kind": "held-out"} for name in ("all held-out", "fair", "x")
+    ]
+    (row,) = table["rows"]
+    row["cells"] |= {"x": {"n": 4, "agreement": 0.5}, "all held-out": {"n": 13, "planned": 14}}
+    (laid_out,) = lay_out(table).rows
+    assert (laid_out.scored, laid_out.planned) == (13, 14)
