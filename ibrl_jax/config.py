@@ -112,8 +112,17 @@ def to_dict(config: ConfigDict) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> ConfigDict:
-    """The config that `to_dict` came from, after a round trip through JSON."""
-    config = ConfigDict(listed(values))
+    """The config that `to_dict` came from, after a round trip through JSON.
+
+    Raises:
+        UserError: it is no group of settings, or not all of them are what they must be.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"a config is a group of settings, not {str(values)[:40]!r}")
+    try:
+        config = ConfigDict(listed(values))
+    except ValueError as error:  # a dot in a name
+        raise UserError(f"a config holds a name that none can have ({error})") from error
     for key, field, value in list(_walk_all(config)):
         *parents, last = key.split(".")
         node = config

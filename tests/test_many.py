@@ -21,7 +21,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.trainer import jobs
 from ibrl_jax.trainer.jobs import run_jobs, shares
 from ibrl_jax.trainer.processes import Job
-from ibrl_jax.trainer.run import RunFolder, write_json
+from ibrl_jax.trainer.run import RunFolder, read_json, write_json
 
 SMOKE = "configs/dond/smoke.py"
 WRITES = "import json, os, sys; sys.stdout.write(json.dumps([sorted(os.sched_getaffinity(0)), {}]))"
@@ -296,3 +296,11 @@ def test_the_command_counts_what_failed(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     with pytest.raises(UserError, match="1 of 2 runs failed: smoke/seed1;"):
         many.main(options, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("content", [b"\x80\x81", b"[" * 100_000, b'{"a": '])
+def test_a_damaged_json_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="config.json is n"):
+        read_json(file)

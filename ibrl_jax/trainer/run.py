@@ -203,11 +203,13 @@ class RunFolder:
 
 
 def read_json(file: Path) -> Any:
-    """Raises UserError if the file is cut short."""
+    """Raises UserError if the file is cut short, or no JSON at all."""
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise UserError(f"{file} is not whole JSON ({error.msg} in line {error.lineno})") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{file} is no JSON; restore it, or remove its folder") from error
 
 
 def write_json(file: Path, values: Any) -> None:
