@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Figures, figure
-from benchmarks.training import DOND, TELESALES, Run, slow_judge
+from benchmarks.training import CALLS, DOND, SPEAKS, TELESALES, Run, judged_by, slow_judge
 
 ROUNDS = 3
 LEARNED = ("sft.steps=600", "sft.dialogues=1200")
@@ -33,13 +33,8 @@ def staleness() -> Figures:
     with tempfile.TemporaryDirectory() as place:
         rules = by_turns(DOND, Path(place), LEARNED, long, both, _seconds("total"), skip=5)
     with tempfile.TemporaryDirectory() as place, slow_judge(1.0) as (url, _):
-        judged = ["iterations=6", "rollout.draws=16", "run.checkpoint_every=6"]
-        judged += ["roles.customer.update_every=1", "rewards.min_coverage=0.5"]
-        judged += [f"endpoints.slow.base_url={url}", "endpoints.slow.model=slow"]
-        judged += [f"endpoints.slow.{s}" for s in ("concurrency=16", "retries=0", "temperature=0")]
-        judged += ["roles.sales.judge=slow", "roles.customer.judge=slow"]
-        start = ("sft.steps=400", "sft.dialogues=800")
-        slow = by_turns(TELESALES, Path(place), start, judged, both, _seconds("total"), skip=2)
+        judged = ("iterations=6", "run.checkpoint_every=6", *CALLS, *judged_by(url))
+        slow = by_turns(TELESALES, Path(place), SPEAKS, judged, both, _seconds("total"), skip=2)
     made = [
         _compared(f"iteration, max_staleness 1 against 0, {told}", "stale", "on-policy", found)
         for told, found in (("rewards by rule", rules), ("judges of 1 s a call", slow))

@@ -28,7 +28,7 @@ from benchmarks.gpu import peak_flops
 from benchmarks.parts import HYPER, engines, learner, requests, row_batch
 from benchmarks.protocol import serve
 from benchmarks.sizes import SIZES
-from benchmarks.training import DOND, TELESALES, TINY, Run, slow_judge
+from benchmarks.training import CALLS, DOND, SPEAKS, TELESALES, TINY, Run, judged_by, slow_judge
 from benchmarks.workload import CLOSER, FIRST, HEADER
 from ibrl_jax import host
 from ibrl_jax.models.decoder import Decoder
@@ -160,19 +160,11 @@ def _importing() -> float:
 
 def judge() -> Figures:
     """An iteration whose judges take a second a call, 16 at once, against its slowest stage."""
-    options = (
-        *("iterations=5", "rollout.draws=16", "run.checkpoint_every=5"),
-        *("roles.customer.update_every=1", "run.text_every=100", "rewards.min_coverage=0.5"),
-    )
+    options = ("iterations=5", "run.checkpoint_every=5", "run.text_every=100", *CALLS)
     with tempfile.TemporaryDirectory() as place, slow_judge(1.0) as (url, calls):
-        # By a start that mostly follows the protocol, or there would be little to judge.
-        start = ("sft.steps=400", "sft.dialogues=800")
-        run = Run(TELESALES, Path(place) / "alone", (*options, *start))
+        run = Run(TELESALES, Path(place) / "alone", (*options, *SPEAKS))
         alone = run.finish()
-        slow = [f"policy.start={run.folder / 'policies' / 'start'}"]
-        slow += [f"endpoints.slow.base_url={url}", "endpoints.slow.model=slow"]
-        slow += [f"endpoints.slow.{s}" for s in ("concurrency=16", "retries=0", "temperature=0")]
-        slow += ["roles.sales.judge=slow", "roles.customer.judge=slow"]
+        slow = (f"policy.start={run.folder / 'policies' / 'start'}", *judged_by(url))
         judged = Run(TELESALES, Path(place) / "judged", (*options, *slow)).finish()
     stages = {
         name: statistics.median(row["seconds"][name] for row in alone[1:])

@@ -88,6 +88,19 @@ class Run:
         return self.rows()
 
 
+CALLS = ("rollout.draws=16", "roles.customer.update_every=1", "rewards.min_coverage=0.5")
+"""Iterations of TeleSales whose judges are timed."""
+SPEAKS = ("sft.steps=400", "sft.dialogues=800")
+"""Their start: one that mostly follows the protocol, or there would be little to judge."""
+
+
+def judged_by(url: str) -> tuple[str, ...]:
+    """Settings by which a `slow_judge` pays both roles, 16 calls at once."""
+    slow = (f"base_url={url}", "model=slow", "concurrency=16", "retries=0", "temperature=0")
+    roles = (f"roles.{role}.judge=slow" for role in ("sales", "customer"))
+    return (*(f"endpoints.slow.{setting}" for setting in slow), *roles)
+
+
 @contextmanager
 def slow_judge(seconds: float) -> Iterator[tuple[str, list[int]]]:
     """An OpenAI-compatible server that approves of every turn of a call after a while.

@@ -115,10 +115,8 @@ def from_dict(values: Mapping[str, Any]) -> ConfigDict:
     """The config that `to_dict` came from, after a round trip through JSON.
 
     Raises:
-        UserError: it is no group of settings, or not all of them are what they must be.
+        UserError: not all settings are what they must be.
     """
-    if not isinstance(values, Mapping):
-        raise UserError(f"a config is a group of settings, not {str(values)[:40]!r}")
     try:
         config = ConfigDict(listed(values))
     except ValueError as error:  # a dot in a name

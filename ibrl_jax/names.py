@@ -19,6 +19,8 @@ import re
 from dataclasses import dataclass
 
 KINDS = ("frozen", "scripted", "api")
+ALL_HELD_OUT = "all held-out"
+"""The column in which an evaluation pools its held-out ones."""
 
 _LABEL = re.compile(r"([^:=/+]+)=(.*)", re.DOTALL)
 _NEXT = re.compile(r"\s*\+\s*(?=(?:frozen|scripted|api):)")

@@ -30,6 +30,7 @@ from ibrl_jax.domains.telesales.story import compile_all, compile_offline, with_
 from ibrl_jax.endpoints import Endpoint
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
+from ibrl_jax.whole import replacing
 
 TABLES = ("5", "6", "7")
 
@@ -107,7 +108,8 @@ def _write(options: Options, console: Console) -> None:
         seed = domain.settings.seed
         told = [with_story(profile, compile_offline(profile, seed)) for profile in profiles]
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_bytes(dump_profiles(told))
+    with replacing(to) as beside:
+        beside.write_bytes(dump_profiles(told))
     say(
         f"{len(told)} profiles with stories are in {to}; --config.telesales.test_file={to} "
         "evaluates on them"

@@ -387,7 +387,7 @@ def test_a_config_without_a_key_is_told_where_to_start() -> None:
         check(ConfigDict({**to_dict(load(MINI)), "extra": 1}))
 
 
-@pytest.mark.parametrize("values", [[], None, "x", {"a.b": 1}, {"run": {"a.b": 1}}])
+@pytest.mark.parametrize("values", [{"a.b": 1}, {"run": {"a.b": 1}}])
 def test_what_is_no_config_is_one_sentence(values: Any) -> None:
     with pytest.raises(UserError, match="config") as caught:
         from_dict(values)

@@ -298,7 +298,9 @@ def test_the_command_counts_what_failed(tmp_path: Path, monkeypatch: pytest.Monk
         many.main(options, Console(file=io.StringIO()))
 
 
-@pytest.mark.parametrize("content", [b"\x80\x81", b"[" * 100_000, b'{"a": '])
+@pytest.mark.parametrize(
+    "content", [b"\x80\x81", b"[" * 100_000, b'{"a": ', b"[]", b"null", b'"x"']
+)
 def test_a_damaged_json_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)

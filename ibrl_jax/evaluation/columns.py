@@ -10,11 +10,10 @@ from ml_collections import ConfigDict
 from ibrl_jax.domains.base import Domain, Scenario
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
-from ibrl_jax.names import read_entry
+from ibrl_jax.names import ALL_HELD_OUT, read_entry
 
 HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
 CROSS_PLAY = "cross-play"
-ALL_HELD_OUT = "all held-out"
 """The column that pools all held-out ones."""
 
 

@@ -14,7 +14,7 @@ from ibrl_jax.domains.base import Domain, Measure
 from ibrl_jax.endpoints.client import Endpoint
 from ibrl_jax.evaluation.audits import auditor_name
 from ibrl_jax.evaluation.cells import Cell, Contestant, Played, pooled
-from ibrl_jax.evaluation.columns import ALL_HELD_OUT, HELD_OUT, Column
+from ibrl_jax.evaluation.columns import HELD_OUT, Column
 from ibrl_jax.evaluation.statistics import (
     Arm,
     StatisticsSettings,
@@ -22,7 +22,7 @@ from ibrl_jax.evaluation.statistics import (
     bootstrap_mean,
     compare,
 )
-from ibrl_jax.names import kind_of
+from ibrl_jax.names import ALL_HELD_OUT, kind_of
 
 Cells = dict[str, dict[str, Cell]]
 """By the policy's label, then by the column's name."""

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ibrl_jax.domains.dond.metrics import MEASURES as DOND
+from ibrl_jax.names import ALL_HELD_OUT
 
 UNNAMED = tuple(asdict(measure) for measure in DOND)
 """The measures of a table that does not name its own: Deal-or-No-Deal's."""
@@ -42,10 +43,6 @@ class Measure:
         if self.form == "signed" and value is not None:
             return f"{value:+.3f}"
         return share(value, 2 if self.form == "count" else 3)
-
-
-POOLED = "all held-out"
-"""The column that an evaluation makes of its held-out ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +166,9 @@ def lay_out(evaluation: Mapping[str, Any]) -> Table:
             if (column.name, measure) in best
             and _finite(values.get(measure)) == best[column.name, measure]
         )
-        return Cell(values=values, best=marked, pooled=column.name == POOLED and len(columns) > 1)
+        return Cell(
+            values=values, best=marked, pooled=column.name == ALL_HELD_OUT and len(columns) > 1
+        )
 
     return Table(
         columns=columns,

@@ -36,7 +36,7 @@ from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.jobs import is_finished
 from ibrl_jax.trainer.policies import is_policy
 from ibrl_jax.trainer.processes import Job
-from ibrl_jax.trainer.run import MAY_DIFFER, RunFolder, as_json, named_by, read_json
+from ibrl_jax.trainer.run import RunFolder, as_json, may_differ, named_by, read_json
 from ibrl_jax.trainer.weights import fingerprint
 
 ROOT = "runs/studies"
@@ -50,8 +50,6 @@ it alone."""
 START = "frozen:start"
 """In a column: the start of the run that is measured."""
 
-_APART = ("name", "seed", *(key for key in MAY_DIFFER if key != "iterations"))
-"""Settings that don't shape a run; those of the seed have a folder each."""
 _OURS = ("name", "seed", "evaluation.policies", "evaluation.counterparts")
 """Settings that the study itself makes."""
 
@@ -204,19 +202,19 @@ def shaping(config: ConfigDict) -> dict[str, Any]:
     has none.
     """
     values = flat(as_json(config))
-    kept = {key: value for key, value in values.items() if not _apart(key)}
+    apart = ("name", "seed", *(key for key in may_differ(config) if key != "iterations"))
+    kept = {key: value for key, value in values.items() if not _under(key, apart)}
     kept["run.snapshots_every"] = values["run.snapshots_every"]
-    if values["pipeline.max_staleness"]:  # then a checkpoint is where a run catches up
-        kept["run.checkpoint_every"] = values["run.checkpoint_every"]
     if files := contents(kept):
         kept["contents"] = files
     kept["results"] = RESULTS_VERSION
     return kept
 
 
-def _apart(key: str) -> bool:
+def _under(key: str, names: Sequence[str]) -> bool:
+    """Whether a setting, or a group that it is in, is one of these."""
     parts = key.split(".")
-    return any(named_by(".".join(parts[:n]), _APART) for n in range(1, len(parts) + 1))
+    return any(named_by(".".join(parts[:n]), names) for n in range(1, len(parts) + 1))
 
 
 def _key(values: Any) -> str:

@@ -139,13 +139,20 @@ def collect(
             absent.append(f"the evaluation of {what} at seed {planned.seed} is of earlier policies")
             continue
         found = read_json(file)
+        outcomes = read_outcomes(planned.folder / "outcomes.csv")
+        played = found.get("coverage", {}).get("planned", len(outcomes))
+        if len(outcomes) != played:
+            absent.append(
+                f"{planned.folder / 'outcomes.csv'} has {len(outcomes)} of its {played} dialogues "
+                "and is left out; remove its folder, and the same command evaluates again"
+            )
+            continue
         evaluations[what, planned.seed] = found
         absent += [
             f"of the evaluation of {what} at seed {planned.seed}, {clause}; the same command goes "
             "on with these"
             for clause in unfinished(found)
         ]
-        outcomes = read_outcomes(planned.folder / "outcomes.csv")
         for (policy, column), cell in _cells(outcomes, design).items():
             if policy in planned.rows:
                 cells.setdefault((planned.rows[policy], column), {})[planned.seed] = cell

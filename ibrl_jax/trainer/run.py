@@ -46,7 +46,19 @@ MAY_DIFFER = (
     "endpoints.*.key_env",
 )
 """What may change between a run's starts: how far it goes, what it writes, how it is measured, and
-where it runs. With `pipeline.max_staleness=1` how often it is saved may not."""
+where it runs."""
+
+
+def may_differ(config: ConfigDict) -> tuple[str, ...]:
+    """`MAY_DIFFER` of a config, with the settings of other domains.
+
+    With `pipeline.max_staleness=1` how often it is saved shapes a run, since it catches up there.
+    """
+    others = (domain for domain in ROLES if domain != config.domain)
+    if not config.pipeline.max_staleness:
+        return (*MAY_DIFFER, *others)
+    written = (f"run.{key}" for key in config.run if key != "checkpoint_every")
+    return (*(key for key in MAY_DIFFER if key != "run"), *written, *others)
 
 
 class RunFolder:
@@ -133,13 +145,7 @@ class RunFolder:
         file = self.path / "config.json"
         if not file.is_file():
             return None
-        old, new = read_json(file), as_json(config)
-        others = (domain for domain in ROLES if domain != config.domain)  # they shape nothing
-        found = difference(old, new, (*MAY_DIFFER, *others))
-        if found is None and config.pipeline.max_staleness:  # a checkpoint is where it catches up
-            before, now = (one.get("run", {}).get("checkpoint_every") for one in (old, new))
-            found = None if before == now else ("run.checkpoint_every", before, now)
-        return found
+        return difference(read_json(file), as_json(config), may_differ(config))
 
     @property
     def metrics(self) -> Path:
@@ -202,14 +208,17 @@ class RunFolder:
         write_json(file, {**known, **values})
 
 
-def read_json(file: Path) -> Any:
-    """Raises UserError if the file is cut short, or no JSON at all."""
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a file of ours holds. Raises UserError if it is cut short, or holds none."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise UserError(f"{file} is not whole JSON ({error.msg} in line {error.lineno})") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is no JSON; restore it, or remove its folder") from error
+    except (UnicodeDecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no JSON object; restore it, or remove its folder")
+    return found
 
 
 def write_json(file: Path, values: Any) -> None:

@@ -215,6 +215,23 @@ def test_what_training_and_evaluation_share_is_told_once(tmp_path: Path) -> None
     assert "- training and evaluation share, by family: mirror, in A\n" in text
 
 
+def test_an_evaluation_whose_rows_were_cut_is_left_out_and_told(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0,))
+    one = made.evaluations[0]
+    evaluate(one, lambda *_: 1.0, scenarios=10)
+    lines = (one.folder / "outcomes.csv").read_text().splitlines(keepends=True)
+    file = one.folder / "evaluation.json"
+    counted = {"coverage": {"planned": len(lines) - 1, "scored": len(lines) - 1}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | counted))
+    whole = collect(STUDY, "mini", (0,), made)
+    assert whole.cell(("SFT start",), "A") is not None
+    (one.folder / "outcomes.csv").write_text("".join(lines[:-3]))
+    cut = collect(STUDY, "mini", (0,), made)
+    assert cut.cell(("SFT start",), "A") is None
+    (said,) = set(cut.missing) - set(whole.missing)
+    assert f"has {len(lines) - 4} of its {len(lines) - 1} dialogues and is left out" in said
+
+
 def test_where_nothing_is_missing_no_worst_case_is_told(found: Results) -> None:
     assert "Missing" not in STUDY.parts["Results"](found).markdown
 

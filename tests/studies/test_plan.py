@@ -15,13 +15,13 @@ from ibrl_jax.config import describe
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import audits
 from ibrl_jax.studies import plan as plan_module
-from ibrl_jax.studies.declare import Column, Design, Env, need
+from ibrl_jax.studies.declare import Column, Design, Env, Row, Run, need
 from ibrl_jax.studies.plan import is_of_today, is_whole, plan
 from ibrl_jax.study import load_study
 from ibrl_jax.trainer.contents import PATHS, PATHS_OR_WORDS, content_of, contents
 from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.weights import fingerprint
-from tests.studies.fakes import DESIGN, evaluate, finish, planned
+from tests.studies.fakes import DESIGN, SHORT, evaluate, finish, planned
 
 
 def names(jobs: tuple[Job, ...]) -> list[str]:
@@ -58,28 +58,48 @@ def test_the_seed_and_how_it_is_measured_do_not_name_a_run_and_what_shapes_it_do
 
     assert folder() == folder(seed=5)
     assert folder() == folder("--config.evaluation.scenarios=7", "--config.run.text_every=9")
+    assert folder() == folder("--config.telesales.seed=4"), "another domain shapes nothing"
     assert folder() != folder("--config.rollout.group=2")
     assert folder() != folder("--config.iterations=8")
     assert folder() != folder("--config.run.snapshots_every=1"), "snapshots may be needed"
 
 
+CALLS = replace(
+    DESIGN,
+    runs=(
+        Run(
+            label="pair",
+            name="pair",
+            file="configs/telesales/smoke.py",
+            changes=SHORT,
+            rows=(Row(label="agent", policy="sales"),),
+        ),
+    ),
+    references=(),
+    columns=(Column(name="A", counterparts=("scripted:rule_v2",)),),
+    in_system=False,
+    self_play=False,
+)
+
+
 @pytest.mark.parametrize(
-    "key, file",
+    "design, key, file",
     [
-        ("sft.transcripts", "calls.jsonl"),
-        ("dond.prompt", "prompts/rules.txt"),
-        ("telesales.test_file", "profiles.jsonl"),
+        (DESIGN, "sft.transcripts", "calls.jsonl"),
+        (DESIGN, "dond.prompt", "prompts/rules.txt"),
+        (CALLS, "sft.transcripts", "calls.jsonl"),
+        (CALLS, "telesales.test_file", "profiles.jsonl"),
     ],
 )
 def test_a_file_that_was_edited_is_another_run_and_evaluation(
-    tmp_path: Path, key: str, file: str
+    tmp_path: Path, design: Design, key: str, file: str
 ) -> None:
     place = tmp_path / "user" / file
     place.parent.mkdir(parents=True)
     named = place.parent if "/" in file else place
 
     def folders() -> set[Path]:
-        made = plan(DESIGN, (0,), [f"--config.run.root={tmp_path}", f"--config.{key}={named}"])
+        made = plan(design, (0,), [f"--config.run.root={tmp_path}", f"--config.{key}={named}"])
         found = {made.runs[0].folder.path, made.evaluations[0].folder}
         assert len(found) == 2
         return found

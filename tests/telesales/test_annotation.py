@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ibrl_jax.domains.telesales import annotation
 from ibrl_jax.domains.telesales.annotation import (
     FinishedCall,
     export,
@@ -78,6 +79,16 @@ def test_the_order_is_the_seeds_and_not_the_files(tmp_path):
 def test_a_second_export_does_not_overwrite_what_people_work_on(exported):
     with pytest.raises(UserError, match="exists already"):
         export(CALLS, exported, count=6, seed=3)
+
+
+def test_an_export_that_fails_midway_leaves_neither_file(tmp_path, monkeypatch):
+    def full(call):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(annotation, "words", full)
+    with pytest.raises(OSError, match="no space"):
+        export(CALLS, tmp_path, count=6, seed=3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_calls_than_there_are_cannot_be_drawn(tmp_path):

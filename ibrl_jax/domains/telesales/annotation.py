@@ -25,6 +25,7 @@ from ibrl_jax.domains.base import Role
 from ibrl_jax.domains.telesales.labels import Language
 from ibrl_jax.domains.telesales.scenarios import CUSTOMER, SALES
 from ibrl_jax.errors import UserError
+from ibrl_jax.whole import replacing
 
 SHEET, KEY = "sheet.csv", "key.json"
 COLUMNS = ("item", "call", "consent")
@@ -99,14 +100,15 @@ def export(calls: Sequence[FinishedCall], folder: Path, *, count: int, seed: int
     items = {f"{n:0{width}d}": call for n, call in enumerate(drawn, start=1)}
     folder.mkdir(parents=True, exist_ok=True)
     key = {item: {"id": call.id, "added": call.added} for item, call in items.items()}
-    (folder / KEY).write_text(
-        json.dumps({"seed": seed, "items": key}, indent=1, ensure_ascii=False) + "\n", "utf-8"
-    )
-    # With a mark of its encoding, which spreadsheet programs need for Chinese.
-    with (folder / SHEET).open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows((item, words(call), "") for item, call in items.items())
+    # Both or neither. The sheet with a mark of its encoding, which spreadsheet programs need.
+    with replacing(folder / KEY) as secret, replacing(folder / SHEET) as sheet:
+        secret.write_text(
+            json.dumps({"seed": seed, "items": key}, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
+        with sheet.open("w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows((item, words(call), "") for item, call in items.items())
 
 
 def words(call: FinishedCall) -> str:

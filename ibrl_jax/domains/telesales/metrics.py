@@ -198,16 +198,12 @@ def summarise(
         if len(calls) > conversations:
             raise ValueError(f"{len(calls)} calls of profile {profile}, not {conversations}")
     scored = [r for r in results if r.scored]
-    complete = [
-        sum(r.success for r in calls)
-        for calls in by_profile.values()
-        if sum(r.scored for r in calls) == conversations
-    ]
     planned = max(-(-asked // conversations), len(by_profile))
     won = [sum(r.scored and r.success for r in calls) for calls in by_profile.values()]
     lost = [sum(r.scored and not r.success for r in calls) for calls in by_profile.values()]
     ends = [(w, conversations - n) for w, n in zip(won, lost, strict=True)]
     ends += [(0, conversations)] * (planned - len(ends))
+    complete = [least for least, most in ends if least == most]
     audited = [r for r in scored if r.hallucinated is not None]
     labelled = [r for r in scored if r.fabricated is not None]
     compared = [r.labels for r in scored if r.labels is not None]
