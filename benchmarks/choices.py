@@ -51,6 +51,17 @@ def packing() -> Figures:
     return _compared("updates, packed against a row a view", "packed", "a row each", found)
 
 
+def halves() -> Figures:
+    """Half of the dialogues a call where one role opens all, so that both engines have one."""
+    both = {"all": ["engine.rows=32"], "half": ["engine.rows=16"]}
+    long = ("iterations=15", "run.checkpoint_every=15")
+    with tempfile.TemporaryDirectory() as place:
+        found = by_turns(TELESALES, Path(place), SPEAKS, long, both, _seconds("rollout"), skip=3)
+    return _compared(
+        "TeleSales: rollouts, half of the dialogues a call against all", "half", "all", found
+    )
+
+
 def jobs() -> Figures:
     """Two seeds, side by side on a share of the cores each and one after the other on all."""
     with tempfile.TemporaryDirectory() as place:

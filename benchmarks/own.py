@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.choices import LEARNED, jobs, packing, staleness
+from benchmarks.choices import LEARNED, halves, jobs, packing, staleness
 from benchmarks.figure import Figures, figure
 from benchmarks.gpu import peak_flops
 from benchmarks.parts import HYPER, engines, learner, requests, row_batch
@@ -333,7 +333,7 @@ def _median(work: Callable[[], Any], times: int) -> float:
     return statistics.median(found)
 
 
-CASES = (exponent, compilations, start, judge, flops, memory, staleness, packing, jobs)
+CASES = (exponent, compilations, start, judge, flops, memory, staleness, packing, halves, jobs)
 
 
 def main() -> None:

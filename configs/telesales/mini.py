@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
     config.rollout.draws = 8
     config.rollout.max_new_tokens = 64
     config.rollout.max_view_tokens = 640
-    config.engine.rows = (32,)
+    config.engine.rows = (16,)  # half an iteration, so that both engines have one
     config.engine.new_tokens = (64, 192)
     config.engine.lengths = (384, 640)
     config.optimiser.lengths = (512,)
