@@ -23,18 +23,19 @@ def large(
     name: str,
     changes: Mapping[str, Any],
     *,
+    size: str = "9B",
     printed: str = "",
     start: str | None = None,
 ) -> Run:
-    """A run of the paper's 9B, measured as the sales agent.
+    """A run of one of the paper's sizes, 9B or 4B, measured as the sales agent.
 
     `printed`: the paper's row. `start`: that of the start, if it is measured with this run.
     """
     first = () if start is None else (Row(label="SFT start", policy="start", printed=start),)
     return Run(
         label=label,
-        name=f"telesales-{name}-9b",
-        file="configs/telesales/qwen3_5-9b.py",
+        name=f"telesales-{name}-{size.lower()}",
+        file=f"configs/telesales/qwen3_5-{size.lower()}.py",
         changes={**PAPER, **ENDPOINTS, **changes},
         rows=(*first, Row(label=label, policy="sales", printed=printed)),
     )

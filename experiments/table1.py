@@ -112,29 +112,40 @@ mini = Design(
     ),
 )
 
-at_scale = Design(
-    runs=(
-        large("IB-RL", "ib-rl", {}, printed="9B IB-RL", start="9B SFT"),
+AGAINST_ENDPOINT = ALONE | {"roles.customer.counterpart": ("api:deepseek:record",)}
+AGAINST_ENDPOINTS = ALONE | {
+    "roles.customer.counterpart": tuple(f"api:{name}:record" for name in RECORD)
+}
+
+
+def of_size(size: str) -> tuple[Run, ...]:
+    """The runs that the paper has of both sizes."""
+    return (
+        large("IB-RL", "ib-rl", {}, size=size, printed=f"{size} IB-RL", start=f"{size} SFT"),
         large(
             "unilateral vs SFT customer",
             "unilateral-frozen",
             ALONE | {"roles.customer.counterpart": ("frozen:start",)},
-            printed="9B unilateral vs SFT user",
+            size=size,
+            printed=f"{size} unilateral vs SFT user",
         ),
         large(
             "unilateral vs DS V4 Pro",
             "unilateral-deepseek",
-            ALONE | {"roles.customer.counterpart": ("api:deepseek:record",)} | RECORD["deepseek"],
-            printed="9B unilateral vs DS V4 Pro",
+            AGAINST_ENDPOINT | RECORD["deepseek"],
+            size=size,
+            printed=f"{size} unilateral vs DS V4 Pro",
         ),
+    )
+
+
+at_scale = Design(
+    runs=(
+        *of_size("9B"),
         large(
             AGAINST_POOL,
             "unilateral-pool",
-            ALONE
-            | {"roles.customer.counterpart": tuple(f"api:{name}:record" for name in RECORD)}
-            | RECORD["deepseek"]
-            | RECORD["glm"]
-            | RECORD["qwen"],
+            AGAINST_ENDPOINTS | RECORD["deepseek"] | RECORD["glm"] | RECORD["qwen"],
             printed="9B unilateral vs pool of 3",
         ),
     ),
@@ -163,6 +174,12 @@ at_scale = Design(
         **RECORD["qwen"],
     },
 )
+at_4b = replace(
+    at_scale,
+    runs=of_size("4B"),
+    references=(),
+    evaluation={"evaluation.scenarios": 0, **RECORD["deepseek"]},
+)
 
 
 def returns(results: Results) -> Piece:
@@ -177,7 +194,7 @@ STUDY = Study(
         "Does an agent that learned with a learning customer win over customers that it never met "
         "more often than one that learned against a static one, or against a pool of them?"
     ),
-    designs={"mini": mini, "paper": at_scale},
+    designs={"mini": mini, "paper": at_scale, "paper-4b": at_4b},
     printed=Printed(
         title="The paper's Table 1 (Success, the share of conversations, is ours):",
         rows={

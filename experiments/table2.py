@@ -5,6 +5,8 @@ Command: make table2
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from experiments import heldout
 from experiments.settings import DEALS, MINI, PAPER, TINY_NETWORKS, endpoint
 from ibrl_jax.studies import paper
@@ -15,12 +17,16 @@ from ibrl_jax.studies.tables import printed_table, result_table, seed_table
 from ibrl_jax.studies.training import what_runs_had
 from ibrl_jax.studies.verdict import verdict
 
-NINE = "configs/dond/qwen3_5-9b.py"
 ALONE = {"roles.agent1.train": False, "roles.agent0.update_every": 1}
-IB_RL = (
-    Row(label="IB-RL agent 0", policy="agent0", printed="9B IB-RL agent 0"),
-    Row(label="IB-RL agent 1", policy="agent1", printed="9B IB-RL agent 1"),
-)
+
+
+def ib_rl(size: str) -> tuple[Row, Row]:
+    """Both roles beside the paper's of one size."""
+    return (
+        Row(label="IB-RL agent 0", policy="agent0", printed=f"{size} IB-RL agent 0"),
+        Row(label="IB-RL agent 1", policy="agent1", printed=f"{size} IB-RL agent 1"),
+    )
+
 
 mini = Design(
     runs=(
@@ -29,7 +35,7 @@ mini = Design(
             name="ib-rl",
             file="configs/dond/mini.py",
             changes=MINI,
-            rows=(Row(label="SFT start", policy="start"), *IB_RL),
+            rows=(Row(label="SFT start", policy="start"), *ib_rl("9B")),
         ),
         Run(
             label="unilateral vs frozen base",
@@ -76,32 +82,35 @@ mini = Design(
     remark=TINY_NETWORKS + " Scripted counterparts stand in for the paper's endpoints.",
 )
 
-at_scale = Design(
-    runs=(
+
+def of_size(size: str) -> tuple[Run, ...]:
+    """The runs that the paper has of each size, 9B or 4B."""
+    file, suffix = f"configs/dond/qwen3_5-{size.lower()}.py", size.lower()
+    return (
         Run(
             label="IB-RL",
-            name="ib-rl-9b",
-            file=NINE,
+            name=f"ib-rl-{suffix}",
+            file=file,
             changes=PAPER,
-            rows=(Row(label="start", policy="start"), *IB_RL),
+            rows=(Row(label="start", policy="start"), *ib_rl(size)),
         ),
         Run(
-            label="unilateral vs Qwen-3.5-9B",
-            name="unilateral-frozen-9b",
-            file=NINE,
+            label=f"unilateral vs Qwen-3.5-{size}",
+            name=f"unilateral-frozen-{suffix}",
+            file=file,
             changes=PAPER | ALONE | {"roles.agent1.counterpart": ("frozen:start",)},
             rows=(
                 Row(
-                    label="unilateral vs Qwen-3.5-9B",
+                    label=f"unilateral vs Qwen-3.5-{size}",
                     policy="agent0",
-                    printed="9B unilateral vs Qwen-3.5-9B",
+                    printed=f"{size} unilateral vs Qwen-3.5-{size}",
                 ),
             ),
         ),
         Run(
             label="unilateral vs DS V4 Pro",
-            name="unilateral-deepseek-9b",
-            file=NINE,
+            name=f"unilateral-deepseek-{suffix}",
+            file=file,
             changes=PAPER
             | ALONE
             | {"roles.agent1.counterpart": ("api:deepseek",)}
@@ -110,11 +119,15 @@ at_scale = Design(
                 Row(
                     label="unilateral vs DS V4 Pro",
                     policy="agent0",
-                    printed="9B unilateral vs DS V4 Pro",
+                    printed=f"{size} unilateral vs DS V4 Pro",
                 ),
             ),
         ),
-    ),
+    )
+
+
+at_scale = Design(
+    runs=of_size("9B"),
     references=(
         Reference(label="GLM-5.2", policy="api:glm", printed="frontier GLM-5.2"),
         Reference(label="DS V4 Pro", policy="api:deepseek", printed="frontier DS V4 Pro"),
@@ -132,6 +145,8 @@ at_scale = Design(
     },
 )
 
+at_4b = replace(at_scale, runs=of_size("4B"), references=())
+
 STUDY = Study(
     name="table2",
     title="Table 2: Deal-or-No-Deal, trained against a static counterpart or with a learning one",
@@ -140,7 +155,7 @@ STUDY = Study(
         "counterparts that nobody trained with, relative to the one it trained with, and does "
         "IB-RL not?"
     ),
-    designs={"mini": mini, "paper": at_scale},
+    designs={"mini": mini, "paper": at_scale, "paper-4b": at_4b},
     printed=Printed(
         title="The paper's Table 2 (Qwen3.5-4B and 9B; expected utility is ours, agreement x own):",
         rows={

@@ -348,8 +348,8 @@ def test_every_job_is_run_somewhere_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("job", STUDIES)
-def test_a_study_can_be_planned_at_both_scales(job: str) -> None:
-    for scale in ("mini", "paper"):
+def test_a_study_can_be_planned_at_every_scale(job: str) -> None:
+    for scale in load_study(job).designs:
         check(f".venv/bin/python -m ibrl_jax.study --study={job} --scale={scale}")
 
 

@@ -1,4 +1,4 @@
-"""The studies of experiments/: they can be planned at both scales, and share what they should."""
+"""The studies of experiments/: they can be planned at every scale, and share what they should."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ NAMES = (
     "fig5",
     "fig6",
 )
+
+
+SCALES = [(name, scale) for name in NAMES for scale in load_study(name).designs]
+LARGE = [(name, scale) for name, scale in SCALES if scale != "mini"]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +70,7 @@ def test_no_run_trains_with_a_held_out_counterpart(plans: dict[str, Plan]) -> No
             assert not met & held_out, (name, one.run.label)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scale", ["mini", "paper"])
+@pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_what_stands_for_a_run_is_of_roles_that_are_measured_alike(name: str, scale: str) -> None:
     """Both negotiators play one game; what a call is to its seller it is not to its customer."""
     for run in load_study(name).designs[scale].runs:
@@ -75,14 +78,23 @@ def test_what_stands_for_a_run_is_of_roles_that_are_measured_alike(name: str, sc
         assert len(roles) == 1 or run.file.startswith("configs/dond/"), run.label
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["table1", "table2"])
+def test_every_row_that_the_paper_prints_is_measured_at_its_size(name: str) -> None:
+    study = load_study(name)
+    assert study.printed is not None
+    large = [design for scale, design in study.designs.items() if scale != "mini"]
+    measured = [printed for design in large for printed in design.printed_rows.values() if printed]
+    assert sorted(measured) == sorted(study.printed.rows)
+
+
+@pytest.mark.parametrize(("name", "scale"), LARGE)
 def test_the_papers_scale_can_be_planned(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ("URL", "MODEL", "KEY"):
         for who in ("JUDGE", "AUDITOR", "SIMULATOR", "DEEPSEEK", "GLM", "QWEN"):
             monkeypatch.delenv(f"IBRL_{who}_{kind}", raising=False)
-    design = load_study(name).designs["paper"]
+    design = load_study(name).designs[scale]
     made = plan(design, (0,), [f"--config.run.root={tmp_path}"])
     assert bool(made.missing) == bool(design.runs)
     assert len(made.runs) == len(design.runs)
