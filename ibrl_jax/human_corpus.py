@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ibrl_jax.domains.dond.data import format_human_corpus, human_corpus
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
-    folder = Options(argv, ("data",)).need("data", "path/to/the/original/files")
+    options = Options(argv, ("data",))
+    refuse(options.overrides, ["config.*"], "is of a config, and figures of people have none")
+    folder = options.need("data", "path/to/the/original/files")
     table = human_corpus(folder)
     dialogues = sum(row.dialogues for row in table)
     agreed = sum(row.agreed for row in table)

@@ -6,9 +6,11 @@
 
 The first prints Markdown; `--out` also writes it there, and the same as CSV. The second writes a
 config's evaluation profiles, one a line, with their stories: by the endpoint of that name in the
-config (Table 8), or out of templates. `config.telesales.test_file` reads such a file. What the
-endpoint was asked and cost stands in `<FILE>.ledger.jsonl` beside it, which a later start for the
-same file goes on from, its budget included; the sum is printed at the end, however it ends.
+config (Table 8), or out of templates. `config.telesales.test_file` reads such a file; a story that
+it has by now is kept. A file that is there is never written over. What the endpoint was asked and
+cost stands in `<FILE>.ledger.jsonl` beside it, what it answered in its `cache_dir`, or else in
+`<FILE>.cache`. A later start for the same file goes on from both, its budget included; the sum is
+printed at the end, however it ends.
 """
 
 from __future__ import annotations
@@ -28,19 +30,29 @@ from ibrl_jax.domains.telesales.profiles.tables import Beside, table5, table6
 from ibrl_jax.domains.telesales.prompts import Prompts
 from ibrl_jax.domains.telesales.story import compile_all, compile_offline, with_story
 from ibrl_jax.endpoints import Endpoint
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.whole import replacing
 
 TABLES = ("5", "6", "7")
 
+_OF_TABLE_7 = ("composition", "size", "seed", "language")
+_OF_A_TABLE = ("table", *_OF_TABLE_7, "out")
+_OF_A_FILE = ("config", "to", "endpoint", "attempts")
+
 
 def main(argv: Sequence[str], console: Console) -> None:
-    known = ("table", "composition", "size", "seed", "language", "out")
-    options = Options(argv, (*known, "config", "to", "endpoint", "attempts"))
-    if options.get("to", ""):
+    options = Options(argv, (*_OF_A_TABLE, *_OF_A_FILE))
+    if any(options.get(name, "") for name in ("to", "config")):
+        refuse(argv, _OF_A_TABLE, "is of tables, and --to writes a config's profiles to a file")
+        if not options.get("endpoint", ""):
+            why = "is of stories by an endpoint, and no --endpoint is named"
+            refuse(argv, ["attempts", "config.endpoints.*"], why)
         _write(options, console)
     else:
+        refuse(argv, [*_OF_A_FILE, "config.*"], "is of files, by --config and --to")
+        if options.get("table", "7") != "7":
+            refuse(argv, _OF_TABLE_7, "is of table 7 alone")
         _print(options, console)
 
 
@@ -93,20 +105,30 @@ def _write(options: Options, console: Console) -> None:
     name, to = options.get("endpoint", ""), Path(options.need("to", "profiles.jsonl"))
     if to.is_dir():
         raise UserError(f"--to is {to}, a folder; it must be a file in it or elsewhere")
+    if to.exists():
+        raise UserError(
+            f"{to} is there already, and its stories may have been paid for; write to another "
+            "--to, or move it away"
+        )
     if name and name not in config.endpoints:
         has = ", ".join(config.endpoints) or "none"
         raise UserError(f"--endpoint is {name!r}; config.endpoints has {has}")
     profiles = domain.evaluation_set
+    without = [profile for profile in profiles if profile.story is None]
     if name:
         attempts = options.number("attempts", 3)
+        of_name = config.endpoints[name]
+        of_name.cache_dir = of_name.cache_dir or f"{to}.cache"  # no story is paid for twice
         endpoint = build_endpoint(config, name, Path(f"{to}.ledger.jsonl"))
         try:
-            told = asyncio.run(_told(endpoint, profiles, domain.prompts, attempts))
+            told = asyncio.run(_told(endpoint, without, domain.prompts, attempts))
         finally:
             say(endpoint.ledger.told())
     else:
         seed = domain.settings.seed
-        told = [with_story(profile, compile_offline(profile, seed)) for profile in profiles]
+        told = [with_story(profile, compile_offline(profile, seed)) for profile in without]
+    by_id = {profile.id: profile for profile in told}
+    told = [by_id.get(profile.id, profile) for profile in profiles]
     to.parent.mkdir(parents=True, exist_ok=True)
     with replacing(to) as beside:
         beside.write_bytes(dump_profiles(told))
@@ -129,7 +151,7 @@ async def _told(
             f"{len(failed)} of {len(profiles)} profiles got no story, the first, {failed[0].id}, "
             f"since {failed[0].reason}; nothing was written: start again, with more --attempts "
             f"than {attempts} where they cross a boundary, more max_tokens where they are cut off "
-            "(what the endpoint's cache_dir holds is not asked again)"
+            "(what was answered is not asked again)"
         )
     return told
 

@@ -1,8 +1,8 @@
 """A person at the terminal, in one seat of a dialogue.
 
-What a policy is told, a person is told too: the prompt, what the counterpart says, and what
-`Domain.beside` has beside it. A line that is no legal turn is not taken: the person is told why,
-and types another one, as often as it takes.
+What a policy is told, a person is told too: the prompt, or a brief in its place, what the
+counterpart says, and what `Domain.beside` has beside it. A line that is no legal turn is not taken:
+the person is told why, and types another one, as often as it takes.
 """
 
 from __future__ import annotations
@@ -18,27 +18,34 @@ from typing import Any
 from ibrl_jax.dialogue.agents import Agent, SeatContext, Utterance
 from ibrl_jax.dialogue.conductor import Conductor
 from ibrl_jax.domains.base import Turn
+from ibrl_jax.errors import UserError
+
+NOBODY = "nobody is there to type: standard input is at its end; play in a terminal"
+"""Said where standard input is closed, or is no terminal and ends before a line came."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
     """How a person plays a role whose turns nobody would type. An observation is the role's own.
 
-    brief      from the observation to what stands in place of the prompt
     beside     from observation and turns to what is told beside the last of them
     written    from line, observation and turns to the turn as a policy writes it; its ValueError
                says what cannot be meant
     """
 
-    brief: Callable[[Any], str]
     beside: Callable[[Any, Sequence[Turn]], str]
     written: Callable[[str, Any, Sequence[Turn]], str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonSpeaker:
-    """A person at the terminal; without a `manner` lines are turns as a policy would write them."""
+    """A person at the terminal.
 
+    brief      what they are told before the first turn; empty: the prompt
+    manner     None: lines are turns as a policy would write them
+    """
+
+    brief: str = ""
     manner: Manner | None = None
 
     @property
@@ -46,21 +53,23 @@ class PersonSpeaker:
         return "person"
 
     def sit(self, seat: SeatContext, conductor: Conductor) -> Agent:
-        return _PersonAgent(seat, conductor, self.manner)
+        return _PersonAgent(seat, conductor, self.brief or seat.prompt, self.manner)
 
 
 class _PersonAgent:
-    def __init__(self, seat: SeatContext, conductor: Conductor, manner: Manner | None) -> None:
+    def __init__(
+        self, seat: SeatContext, conductor: Conductor, brief: str, manner: Manner | None
+    ) -> None:
         self._seat = seat
         self._conductor = conductor
         self._manner = manner
         self._observation = seat.scenario.private[seat.role]
         self._heard = 0
+        self._typed = False
         # A file of its own: the interpreter cannot end while a thread reads from sys.stdin itself.
         self._lines = open(  # noqa: SIM115
             sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False
         )
-        brief = manner.brief(self._observation) if manner else seat.prompt
         print(brief, "\n\n(end of input, Ctrl-D, leaves)\n", sep="", flush=True)
 
     async def reply(self, turns: Sequence[Turn], attempt: int) -> Utterance:
@@ -75,7 +84,10 @@ class _PersonAgent:
         while True:
             line = await self._conductor.elsewhere(self._ask())
             if not line:
+                if not self._typed and not self._lines.isatty():
+                    raise UserError(NOBODY)
                 raise EOFError("the person left")
+            self._typed = True
             try:
                 text = self._written(line.rstrip("\n"), turns)
             except ValueError as unclear:

@@ -225,6 +225,13 @@ class Domain(Protocol):
         """
         ...
 
+    def brief(self, scenario: Scenario, role: Role) -> str:
+        """What a person in a role's seat is told: the game, the goal, what a line can be.
+
+        In place of `prompt`, and no more than that tells; `scenario` is the role's own side of it.
+        """
+        ...
+
     def referee(self, scenario: Scenario, first: Role) -> Referee:
         """A fresh referee for a dialogue that `first` opens."""
         ...

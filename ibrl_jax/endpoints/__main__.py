@@ -17,11 +17,12 @@ from rich.console import Console
 from ibrl_jax import config as configs
 from ibrl_jax.endpoints.check import endpoint_check
 from ibrl_jax.endpoints.settings import Budget, EndpointSettings, read_extra_body
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("url", "model", "key-env", "extra-body"))
+    refuse(options.overrides, ["config.*"], "is of a config, and the check reads none")
     values = configs.endpoint()
     settings = EndpointSettings(
         name="check",

@@ -116,6 +116,9 @@ class Chatter:
     def beside(self, scenario: Scenario, role: Role, turns: Sequence[Turn]) -> str:
         return ""
 
+    def brief(self, scenario: Scenario, role: Role) -> str:
+        return f"you are {role}"
+
     def exact(self, turn: Turn) -> bool:
         return False
 

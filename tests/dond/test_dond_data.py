@@ -150,6 +150,8 @@ def test_the_command_prints_the_table_and_ends_with_what_came_out(tmp_path):
     assert last == f"{tmp_path} holds 3 human dialogues from both sides; 3 end in a deal"
     with pytest.raises(UserError, match="--data is needed"):
         command.main([], Console(file=printed))
+    with pytest.raises(UserError, match=r"--config\.seed is of a config"):
+        command.main([f"--data={tmp_path}", "--config.seed=1"], Console(file=printed))
 
 
 @needs_data

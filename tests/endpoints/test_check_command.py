@@ -37,6 +37,13 @@ def test_an_endpoint_that_can_all_ends_well(serve: Callable[..., FaultServer]) -
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
 
 
+def test_a_setting_of_a_config_is_refused(serve: Callable[..., FaultServer]) -> None:
+    server = serve(able)
+    with pytest.raises(UserError, match=r"--config\.seed is of a config, and the check reads none"):
+        run(server.url, "--config.seed=1")
+    assert not server.asked
+
+
 def test_every_question_has_what_the_server_wants_otherwise(
     serve: Callable[..., FaultServer],
 ) -> None:

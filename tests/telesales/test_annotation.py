@@ -33,9 +33,14 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def fill(folder: Path, name: str, decisions: dict[str, str], header: str = "item,consent") -> Path:
-    file = folder / name
-    lines = [header, *(f"{item},{decision}" for item, decision in decisions.items())]
+HEADER = "item,consent,annotator"
+
+
+def fill(folder: Path, name: str, decisions: dict[str, str], header: str = HEADER) -> Path:
+    """A sheet by an annotator who is called like the file; items are given by their numbers."""
+    mark = json.loads((folder / "key.json").read_text("utf-8")).get("export", "")
+    file, by = folder / name, name.partition(".")[0]
+    lines = [header, *(f"{mark}-{item},{said},{by}" for item, said in decisions.items())]
     file.write_text("\n".join(lines) + "\n", "utf-8")
     return file
 
@@ -47,23 +52,24 @@ def exported(tmp_path: Path) -> Path:
 
 
 def everything(folder: Path, decision: str) -> dict[str, str]:
-    return {row["item"]: decision for row in rows(folder / "sheet.csv")}
+    return {row["item"].partition("-")[2]: decision for row in rows(folder / "sheet.csv")}
 
 
 def test_a_row_is_a_call_and_holds_its_words_alone(exported):
     sheet = rows(exported / "sheet.csv")
-    assert [row["item"] for row in sheet] == ["001", "002", "003", "004", "005", "006"]
-    assert list(sheet[0]) == ["item", "call", "consent"]
+    key = json.loads((exported / "key.json").read_text("utf-8"))
+    assert [row["item"] for row in sheet] == [f"{key['export']}-00{n}" for n in range(1, 7)]
+    assert list(sheet[0]) == ["item", "call", "consent", "annotator"]
     text = (exported / "sheet.csv").read_text("utf-8-sig")
     for hidden in ("ib-rl", "seed0", "True", "added"):
         assert hidden not in text
-    key = json.loads((exported / "key.json").read_text("utf-8"))["items"]
+    key = key["items"]
     by_id = {call.id: call for call in CALLS}
     for row in sheet:
         call = by_id[key[row["item"]]["id"]]
         assert row["call"] == f"Customer: Hello?\nAgent: {call.lines[1][1]}\nCustomer: Yes."
         assert key[row["item"]]["added"] is call.added
-        assert row["consent"] == ""
+        assert row["consent"] == row["annotator"] == ""
 
 
 def test_the_order_is_the_seeds_and_not_the_files(tmp_path):
@@ -111,14 +117,60 @@ def test_decisions_come_back_beside_what_was_recorded(exported):
     assert [d.recorded for d in found] == [by_id[d.id] for d in found]
 
 
-def test_a_spreadsheet_may_take_the_zeros_off_and_save_the_whole_sheet(exported):
-    sheet = rows(exported / "sheet.csv")
-    file = exported / "a.csv"
-    with file.open("w", encoding="utf-8-sig", newline="") as opened:
-        writer = csv.DictWriter(opened, ["item", "call", "consent"])
-        writer.writeheader()
-        writer.writerows(row | {"item": row["item"].lstrip("0"), "consent": "yes"} for row in sheet)
-    assert all(d.a and d.b for d in read_decisions(exported / "key.json", file, file))
+def older(folder: Path) -> Path:
+    """The key of an export that had no mark yet, and knew no names."""
+    key = json.loads((folder / "key.json").read_text("utf-8"))
+    items = {item.partition("-")[2]: row for item, row in key["items"].items()}
+    (folder / "key.json").write_text(json.dumps({"seed": 3, "items": items}))
+    return folder / "key.json"
+
+
+def test_a_sheet_of_an_older_export_is_read_though_a_program_took_its_zeros_off(exported):
+    sheet, key = rows(exported / "sheet.csv"), older(exported)
+    for name in "ab":
+        with (exported / f"{name}.csv").open("w", encoding="utf-8-sig", newline="") as opened:
+            writer = csv.DictWriter(opened, ["item", "call", "consent"])
+            writer.writeheader()
+            for row in sheet:
+                item = row["item"].partition("-")[2].lstrip("0")
+                writer.writerow({"item": item, "call": row["call"], "consent": "yes"})
+    assert all(d.a and d.b for d in read_decisions(key, exported / "a.csv", exported / "b.csv"))
+
+
+def test_one_annotator_is_not_taken_for_two(exported):
+    key, yes = exported / "key.json", everything(exported, "yes")
+    a, b = fill(exported, "a.csv", yes), fill(exported, "b.csv", yes)
+    assert all(d.a and d.b for d in read_decisions(key, a, b)), "two may agree in all"
+    text = a.read_text()
+    for other, says in (
+        (text.replace(",a\n", ",A \n"), "both of the annotator 'a'; two people are needed"),
+        (text.replace(",a\n", ",\n"), "b.csv names nobody as its annotator"),
+        (text.replace(",a\n", ",b\n", 1), "b.csv names a and b as its annotator"),
+    ):
+        b.write_text(other)
+        with pytest.raises(UserError, match=says):
+            read_decisions(key, a, b)
+    b.write_text(text.replace(",a\n", ",\n").replace(",\n", ",b\n", 1))
+    read_decisions(key, a, b)  # one row names its annotator
+
+
+def test_one_file_is_not_taken_for_two(exported):
+    key = older(exported)
+    sheet = exported / "a.csv"
+    items = [row["item"].partition("-")[2] for row in rows(exported / "sheet.csv")]
+    sheet.write_text("item,consent\n" + "".join(f"{item},yes\n" for item in items))
+    (exported / "b.csv").symlink_to(sheet)
+    for second in (sheet, exported / "b.csv"):
+        with pytest.raises(UserError, match="are one file"):
+            read_decisions(key, sheet, second)
+
+
+def test_a_sheet_is_read_with_the_key_of_its_own_export(exported, tmp_path):
+    other = tmp_path / "other"
+    export(CALLS, other, count=6, seed=4)
+    sheets = [fill(other, f"{name}.csv", everything(other, "yes")) for name in "ab"]
+    with pytest.raises(UserError, match="is not in the key; .* of its own export"):
+        read_decisions(exported / "key.json", *sheets)
 
 
 def test_line_ends_of_other_kinds_stay_in_their_row(tmp_path):
@@ -126,21 +178,22 @@ def test_line_ends_of_other_kinds_stay_in_their_row(tmp_path):
     export(
         [FinishedCall(id="a", language="en", lines=lines, added=True)], tmp_path, count=1, seed=0
     )
-    file = tmp_path / "a.csv"
     text = (tmp_path / "sheet.csv").read_text("utf-8-sig")
     assert lines[0][1] in text
-    file.write_text(text.replace(",\n", ",yes\n"), "utf-8")
-    assert [d.a for d in read_decisions(tmp_path / "key.json", file, file)] == [True]
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(text.replace(",,\n", f",yes,{name}\n"), "utf-8")
+    files = [tmp_path / name for name in ("key.json", "a.csv", "b.csv")]
+    assert [d.a for d in read_decisions(*files)] == [True]
 
 
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"999": "yes"}, "an item '999' that is not in the key"),
-        ({"002": ""}, "item 002: consent is ''; it must be yes or no"),
+        ({"999": "yes"}, "-999' that is not in the key"),
+        ({"002": ""}, "-002: consent is ''; it must be yes or no"),
         ({"002": "perhaps"}, "consent is 'perhaps'"),
-        ({"2": "yes"}, "has item 002 twice"),
-        ({"drop": "003"}, "lacks item 003"),
+        ({"002 ": "yes"}, "-002 twice"),
+        ({"drop": "003"}, "-003; every item of the key needs"),
     ],
 )
 def test_a_sheet_that_cannot_be_used_is_told_in_one_sentence(exported, change, says):

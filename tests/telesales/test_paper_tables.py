@@ -113,6 +113,11 @@ def test_the_command_prints_markdown_and_writes_it_and_csv(
         (("--table=7", "--language=de"), "--language is 'de'; there are zh, en"),
         (("--table=7", "--size=0"), "--size is 0"),
         (("--table=7", "--size=many"), "--size is 'many'"),
+        (("--table=5", "--seed=1"), "--seed is of table 7 alone; leave it out"),
+        (("--table=6", "--composition=sampled"), "--composition is of table 7 alone"),
+        (("--table=7", "--attempts=3"), "--attempts is of files, by --config and --to"),
+        (("--table=7", "--endpoint=x"), "--endpoint is of files, by --config and --to"),
+        (("--table=7", "--config.seed=1"), "--config.seed is of files, by --config and --to"),
     ],
 )
 def test_options_that_cannot_be_meant_are_one_sentence(options, says):

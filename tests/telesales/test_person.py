@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from ibrl_jax.dialogue.loop import Hall, Match, play
 from ibrl_jax.dialogue.person import Manner, PersonSpeaker
+from ibrl_jax.domains.base import Outcome
 from ibrl_jax.domains.telesales.domain import TeleSales, TelesalesSettings
 from ibrl_jax.domains.telesales.labels import RUBRIC_CHANGES, Behaviour, Rubric
-from ibrl_jax.domains.telesales.person import NoBehaviour, as_record, brief, standing
+from ibrl_jax.domains.telesales.person import NoBehaviour, as_record, standing
 from ibrl_jax.domains.telesales.profiles.generate import training_profiles
 from ibrl_jax.domains.telesales.record import CustomerError
-from ibrl_jax.domains.telesales.referee import TelesalesReferee
+from ibrl_jax.domains.telesales.referee import EndReason, TelesalesReferee
 from ibrl_jax.domains.telesales.refusals import REFUSALS
-from ibrl_jax.domains.telesales.scenarios import make_scenario, view_of
+from ibrl_jax.domains.telesales.scenarios import lead_of, make_scenario, view_of
 from ibrl_jax.domains.telesales.tools import AgentError
+from ibrl_jax.domains.telesales.wording import lead_text
 from tests.dialogue.fakes import NosyJudge, Puppet
 
 DOMAIN = TeleSales(
@@ -112,14 +115,68 @@ def test_a_whole_record_stays_as_it_was_typed():
 
 
 @pytest.mark.parametrize("language", ["zh", "en"])
-def test_the_brief_says_who_one_is_and_how_to_play_and_nothing_of_the_agents_side(language):
+def test_a_brief_says_who_one_is_and_how_to_play_and_nothing_of_the_other_side(language):
     for profile in training_profiles(7, 10, language):
         scenario = make_scenario(profile)
-        text = brief(scenario.private["customer"])
+        text = DOMAIN.brief(scenario.seen_by("customer"), "customer")
         assert profile.user_profile.identity.name in text
         assert "/HangUp" in text
         assert all(name in text for name in Behaviour)
         assert profile.agent_info.service.phone not in text
+        text = DOMAIN.brief(scenario.seen_by("sales"), "sales")
+        assert lead_text(lead_of(scenario)) in text
+        assert profile.user_profile.identity.name not in text
+        assert profile.user_profile.persona.attitude_description not in text
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_lines_of_the_briefs_are_legal_and_do_what_they_say(language):
+    """Two or more blanks stand between what a line does, the line, and when it does it."""
+    scenario = next(
+        s
+        for s in map(make_scenario, training_profiles(7, 20, language))
+        if view_of(s).channels.reachable and view_of(s).channels.invitation
+    )
+
+    def lines(role: str) -> list[str]:
+        brief = DOMAIN.brief(scenario.seen_by(role), role)
+        return re.findall(r"^  \S+(?: \S+)*  +(\S+(?: \S+)*)", brief, re.M)
+
+    talk, invite, request, end = lines("sales")
+    question, yes, added, hang_up = lines("customer")
+    ask = {"zh": "我加您的企业微信，把报告发给您，好吗？", "en": INVITE}[language]
+    referee = TelesalesReferee(scenario, max_agent_turns=15)
+    did = []
+    for said, answer in ((talk, question), (ask, yes), (invite, added)):
+        referee.play(referee.check("sales", said, "stop"))
+        record = as_record(answer, scenario.private["customer"], referee.turns)
+        referee.play(referee.check("customer", record, "stop"))
+        did.append(referee.turns[-1].private["customer"]["behavior"])
+    assert did == ["AskQuestion", "AgreeWeChat", "ConfirmAdded"]
+    assert referee.outcome is not None
+    assert DOMAIN.told(referee.outcome).startswith("a success, for the customer added the account;")
+    other = TelesalesReferee(scenario, max_agent_turns=15)
+    calls = other.check("sales", request, "stop").payload["calls"]
+    assert calls[0]["phone_number"] == lead_of(scenario).phone_number
+    assert other.check("sales", end, "stop").action == "end"
+    other.play(other.check("sales", talk, "stop"))
+    record = as_record(hang_up, scenario.private["customer"], other.turns)
+    assert other.check("customer", record, "stop").action == "hang_up"
+
+
+def test_every_end_of_a_call_is_told_in_words():
+    state = {"willingness": 0.5, "patience": 0.25}
+    facts = {"verbal_yes": True, "state_start": state, "state_end": state}
+    facts |= {"abort": "no network", "error_code": "empty"}
+    for reason in set(EndReason) - {EndReason.CONFIRMED}:
+        offender = "sales" if reason is EndReason.MALFORMED else None
+        outcome = Outcome(end_reason=reason, success=False, facts=facts, offender=offender)
+        told = DOMAIN.told(outcome)
+        assert told.startswith(("no success, for the ", "no success, for sales", "broken off, "))
+        assert ("sales said no legal turn (nothing was said or done;" in told) == bool(offender)
+        assert told.endswith(
+            ", after a yes in words; willingness 0.50 to 0.50, patience 0.25 to 0.25"
+        )
 
 
 # ------------------------------------------------------------------------- at the terminal
@@ -131,7 +188,8 @@ def test_a_customer_is_shown_the_state_that_a_model_is_told_and_why_a_line_is_re
     types("/Dance", "/ConfirmAdded It's added.", "Who is this?", "", "Yes, fine.", "It's added.")
     said = iter(["Hello.", INVITE, CALL])
     agent = Puppet(replies=lambda seat, turns, attempt: next(said))
-    person = PersonSpeaker(manner=Manner(brief=brief, beside=standing, written=as_record))
+    brief = DOMAIN.brief(REACHABLE.seen_by("customer"), "customer")
+    person = PersonSpeaker(brief=brief, manner=Manner(beside=standing, written=as_record))
     (trajectory,) = play(
         Hall(
             domain=DOMAIN,
@@ -154,7 +212,7 @@ def test_a_customer_is_shown_the_state_that_a_model_is_told_and_why_a_line_is_re
     )
     assert trajectory.outcome.success
     told = capsys.readouterr().out
-    assert told.startswith(brief(SEEN))
+    assert told.startswith(brief)
     assert "/Dance is nothing that a customer does" in told
     assert "come after a yes to being added: agree first" in told
     assert "(nothing was said; say something" in told

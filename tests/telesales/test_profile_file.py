@@ -47,6 +47,33 @@ def test_a_written_file_is_the_evaluation_set_with_its_stories(
     assert all(story_of(s.private["customer"]) is not None for s in read.scenarios("test"))
 
 
+def test_a_story_that_a_profile_has_is_not_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = evaluation_profiles(9, 2, "sampled", "en")
+    paid_for = second.model_copy(update={"story": compile_offline(second, 5)})
+    own, file = tmp_path / "own.jsonl", tmp_path / "told.jsonl"
+    own.write_bytes(dump_profiles([first, paid_for]))
+    named = f"--config.telesales.test_file={own}"
+    wrote(capsys, f"--to={file}", named, "--config.telesales.max_agent_turns=15")
+    made, kept = read_profiles(file, EvaluationProfile)
+    assert kept == paid_for
+    assert made.story == compile_offline(first, settings().seed)
+
+
+def test_a_file_that_is_there_stays_as_it_is_and_nobody_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "told.jsonl"
+    file.write_text("what somebody paid for")
+    with FaultServer(story_script("")) as server:  # type: ignore[arg-type]
+        for options in ((f"--to={file}",), asked_of(server, file)):
+            with pytest.raises(UserError, match=r"told\.jsonl is there already, and its stories"):
+                wrote(capsys, *options)
+        assert not server.asked
+    assert file.read_text() == "what somebody paid for"
+
+
 def test_a_story_of_the_file_is_kept_and_a_missing_one_is_made(tmp_path: Path) -> None:
     first, second = evaluation_profiles(9, 2, "sampled", "en")
     story = compile_offline(second, 5)
@@ -180,17 +207,17 @@ def test_stories_obey_the_budget_of_all_starts_and_need_no_other_endpoints_key(
     file, broken = tmp_path / "told.jsonl", TeleSales(settings()).evaluation_set[0].id
     with FaultServer(story_script(broken)) as server:  # type: ignore[arg-type]
         options = (
-            *asked_of(server, file, "max_calls=6"),
+            *asked_of(server, file, "max_calls=4"),
             f"--config.endpoints.judge.base_url={server.url}",
             "--config.endpoints.judge.model=m",
             "--config.endpoints.judge.key_env=A_KEY_THAT_IS_NOT_SET",
         )
         with pytest.raises(UserError, match="1 of 4 profiles got no story"):
             wrote(capsys, *options)
-        with pytest.raises(UserError, match=r"one more call could exceed budget\.max_calls = 6"):
+        with pytest.raises(UserError, match=r"one more call could exceed budget\.max_calls = 4"):
             wrote(capsys, *options)
-        assert len(server.asked) == 6
-    assert "; 6 requests; " in capsys.readouterr().out
+        assert len(server.asked) == 4  # three were answered, and are in told.jsonl.cache
+    assert "; 4 requests; " in capsys.readouterr().out
     assert not file.exists()
 
 
@@ -202,6 +229,13 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
         ((f"--config={dond}", to), "the config's domain is dond"),
         ((f"--config={SMOKE}", to, "--endpoint=x"), "--endpoint is 'x'; config.endpoints has none"),
         ((f"--config={SMOKE}", f"--to={tmp_path}"), "--to is .*, a folder; it must be a file"),
+        ((f"--config={SMOKE}", to, "--table=7"), "--table is of tables, and --to writes"),
+        ((f"--config={SMOKE}", to, "--seed=1"), "--seed is of tables, and --to writes"),
+        ((f"--config={SMOKE}", to, "--attempts=2"), "--attempts is of stories by an endpoint"),
+        (
+            (f"--config={SMOKE}", to, "--config.endpoints.x.model=m"),
+            "--config.endpoints.x.model is of stories by an endpoint, and no --endpoint is named",
+        ),
     ):
         with pytest.raises(UserError, match=says):
             profiles.main(options, Console())

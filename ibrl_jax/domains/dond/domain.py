@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ibrl_jax.domains.base import Adapter, Measure, Outcome, Role, Scenario, Turn
-from ibrl_jax.domains.dond import scripted_development, scripted_fresh, scripted_heldout
+from ibrl_jax.domains.dond import person, scripted_development, scripted_fresh, scripted_heldout
 from ibrl_jax.domains.dond.data import load_rows
 from ibrl_jax.domains.dond.grammar import Action, CloseForm, ErrorCode
 from ibrl_jax.domains.dond.metrics import MEASURES, Result, summarise
@@ -126,6 +126,10 @@ class DealOrNoDeal:
         """The system prompt of a role: the rules first, its own counts and values last."""
         return self._template.render(scenario, role)
 
+    def brief(self, scenario: Scenario, role: Role) -> str:
+        """The game in words, and lines that are legal in it."""
+        return person.brief(scenario, role, self._referee)
+
     def referee(self, scenario: Scenario, first: Role) -> DondReferee:
         """A fresh referee for a dialogue that `first` opens."""
         return DondReferee(scenario, first, self._referee)
@@ -164,8 +168,7 @@ class DealOrNoDeal:
 
     def told(self, outcome: Outcome) -> str:
         """How it ended, and the points of each seat."""
-        paid = ", ".join(f"{role} {points}" for role, points in outcome.facts["points"].items())
-        return f"{outcome.end_reason}: {paid} points"
+        return person.told(outcome)
 
     def refusal(self, turn: Turn) -> str:
         """By its error code."""

@@ -1,18 +1,23 @@
 """Human validation of recorded outcomes: a blinded sheet out, people's decisions in.
 
 ```
-dialogue files -> sheet.csv   item, call, consent (empty); shuffled, ids and outcomes hidden
+dialogue files -> sheet.csv   item, call, consent, annotator (both empty); shuffled, ids and
+                              outcomes hidden
                -> key.json    item -> which call it was, and what was recorded; not for annotators
 two copies of the sheet, filled in -> joint decisions (Table 13)
 ```
 
 A row is a call, and all that an annotator sees of it are the words that were heard. Consent is
-`yes` where they show that the customer truly agreed to the contact, else `no`.
+`yes` where they show that the customer truly agreed to the contact, else `no`. Items begin with a
+mark of their export, so that no other key fits them; an annotator's name stands in one row at
+least, so that nobody is taken for two. (A key without an `export` is of a version that had
+neither.)
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import random
@@ -28,7 +33,7 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.whole import replacing
 
 SHEET, KEY = "sheet.csv", "key.json"
-COLUMNS = ("item", "call", "consent")
+COLUMNS = ("item", "call", "consent", "annotator")
 
 _DECISIONS = {"yes": True, "no": False, "是": True, "否": False}
 _SPEAKERS: Mapping[Language, Mapping[Role, str]] = {
@@ -96,19 +101,24 @@ def export(calls: Sequence[FinishedCall], folder: Path, *, count: int, seed: int
         if (folder / name).exists():
             raise UserError(f"{folder / name} exists already; name another folder.")
     drawn = random.Random(f"annotation/{seed}").sample(list(calls), count)
-    width = max(3, len(str(count)))
-    items = {f"{n:0{width}d}": call for n, call in enumerate(drawn, start=1)}
+    width, mark = max(3, len(str(count))), _mark(drawn)
+    items = {f"{mark}-{n:0{width}d}": call for n, call in enumerate(drawn, start=1)}
     folder.mkdir(parents=True, exist_ok=True)
     key = {item: {"id": call.id, "added": call.added} for item, call in items.items()}
+    found = {"export": mark, "seed": seed, "items": key}
     # Both or neither. The sheet with a mark of its encoding, which spreadsheet programs need.
     with replacing(folder / KEY) as secret, replacing(folder / SHEET) as sheet:
-        secret.write_text(
-            json.dumps({"seed": seed, "items": key}, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        secret.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
         with sheet.open("w", encoding="utf-8-sig", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
-            writer.writerows((item, words(call), "") for item, call in items.items())
+            writer.writerows((item, words(call), "", "") for item, call in items.items())
+
+
+def _mark(calls: Sequence[FinishedCall]) -> str:
+    """What tells an export from any other: a letter, which no spreadsheet takes for a number."""
+    drawn = json.dumps([[call.id, call.added, words(call)] for call in calls])
+    return f"s{hashlib.sha256(drawn.encode()).hexdigest()[:6]}"
 
 
 def words(call: FinishedCall) -> str:
@@ -121,27 +131,37 @@ def read_decisions(key: Path, first: Path, second: Path) -> tuple[Decision, ...]
     """Both annotators' decisions on every item of the key, in its order.
 
     Raises UserError for a file that cannot be read, an item that is unknown, missing or there
-    twice, and a decision that is none.
+    twice, a decision that is none, and two sheets of one annotator.
     """
     try:
-        items: Mapping[str, Any] = json.loads(_text(key))["items"]
+        export: Mapping[str, Any] = json.loads(_text(key))
+        items: Mapping[str, Any] = export["items"]
         recorded = {item: (str(row["id"]), bool(row["added"])) for item, row in items.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
             f"{key} is no key of an annotation; it is the {KEY} of the export."
         ) from None
-    a, b = (_sheet(file, recorded) for file in (first, second))
+    named = "export" in export
+    (a, one), (b, other) = (_sheet(file, recorded, named=named) for file in (first, second))
+    if first.samefile(second):
+        raise UserError(f"{first} and {second} are one file; each annotator fills in a sheet.")
+    if named and one == other:
+        raise UserError(
+            f"{first} and {second} are both of the annotator {one!r}; two people are needed."
+        )
     return tuple(
         Decision(id=id, recorded=added, a=a[item], b=b[item])
         for item, (id, added) in recorded.items()
     )
 
 
-def _sheet(file: Path, items: Iterable[str]) -> dict[str, bool]:
+def _sheet(file: Path, items: Iterable[str], *, named: bool) -> tuple[dict[str, bool], str]:
+    """The decisions of a sheet, and who made them, where that is asked for."""
     reader = csv.DictReader(io.StringIO(_text(file)), strict=True)
-    known, found = set(items), {}
+    known, found, names = set(items), {}, set[str]()
+    needed = ("item", "consent", "annotator") if named else ("item", "consent")
     try:
-        missing = [name for name in ("item", "consent") if name not in (reader.fieldnames or ())]
+        missing = [name for name in needed if name not in (reader.fieldnames or ())]
         if missing:
             raise UserError(
                 f"{file} has no column {missing[0]!r}; its first line must be {','.join(COLUMNS)}."
@@ -149,7 +169,10 @@ def _sheet(file: Path, items: Iterable[str]) -> dict[str, bool]:
         for row in reader:
             item = _number(row["item"] or "", known)
             if item not in known:
-                raise UserError(f"{file} has an item {item!r} that is not in the key.")
+                raise UserError(
+                    f"{file} has an item {item!r} that is not in the key; a sheet is read with the "
+                    "key of its own export."
+                )
             if item in found:
                 raise UserError(f"{file} has item {item} twice.")
             decision = (row["consent"] or "").strip().lower()
@@ -158,11 +181,18 @@ def _sheet(file: Path, items: Iterable[str]) -> dict[str, bool]:
                     f"{file}, item {item}: consent is {decision!r}; it must be yes or no."
                 )
             found[item] = _DECISIONS[decision]
+            if name := (row.get("annotator") or "").strip().lower():
+                names.add(name)
     except csv.Error as error:
         raise UserError(f"{file} is no CSV file ({error}).") from None
     for item in sorted(known - set(found)):
         raise UserError(f"{file} lacks item {item}; every item of the key needs a decision.")
-    return found
+    if named and len(names) != 1:
+        raise UserError(
+            f"{file} names {' and '.join(sorted(names)) or 'nobody'} as its annotator; one name or "
+            "one's initials must stand in that column, in one row at least."
+        )
+    return found, "".join(names)
 
 
 def _number(text: str, known: set[str]) -> str:

@@ -20,6 +20,7 @@ from ibrl_jax.domains.base import (
     ScriptedPlayer,
     Turn,
 )
+from ibrl_jax.domains.telesales import person
 from ibrl_jax.domains.telesales.adapters import ADAPTERS, call_state
 from ibrl_jax.domains.telesales.customers import FAMILIES, customer
 from ibrl_jax.domains.telesales.labels import LANGUAGES, Language
@@ -151,6 +152,10 @@ class TeleSales:
         state = call_state(scenario.private[CUSTOMER], turns, self.settings.language)
         return f"\n{self.prompts.customer_turn(state)}"
 
+    def brief(self, scenario: Scenario, role: Role) -> str:
+        """The call in words, from a role's seat, and lines that are legal in it."""
+        return person.brief(scenario, role, self.settings.max_agent_turns)
+
     def adapter(self, name: str, role: Role) -> Adapter:
         """A form of its own for a role: `record`, `simulator`, `seller`; UserError for others."""
         of_role = [n for n, (speaker, _) in ADAPTERS.items() if speaker == role]
@@ -184,11 +189,7 @@ class TeleSales:
 
     def told(self, outcome: Outcome) -> str:
         """How it ended, and what it did to the customer's scores."""
-        start, end = outcome.facts["state_start"], outcome.facts["state_end"]
-        moved = ", ".join(
-            f"{name} {start[name]:.2f} to {end[name]:.2f}" for name in ("willingness", "patience")
-        )
-        return f"{outcome.end_reason}: {moved}"
+        return person.told(outcome)
 
     def refusal(self, turn: Turn) -> str:
         """By its role's error codes."""
