@@ -1,8 +1,8 @@
 """What every command has in common: its options, and how it ends.
 
 A user's mistake is one sentence on standard error and exit code 2, and so is a disk that is full or
-locked and a path that cannot be; Ctrl-C is 130; anything else that goes wrong is a fault of ours
-and shows its traceback.
+locked, a path that cannot be, and memory that is not enough; Ctrl-C is 130; anything else that goes
+wrong is a fault of ours and shows its traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,7 +20,8 @@ from ibrl_jax import host
 from ibrl_jax.errors import UserError
 
 _LOCKED = (errno.EACCES, errno.EROFS)
-_NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+_NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP)
+_NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory")
 
 
 class Options:
@@ -62,6 +65,17 @@ class Options:
         return int(text)
 
 
+def refuse(options: Iterable[str], names: Sequence[str], why: str) -> None:
+    """Raises UserError for an option of one of these names (`*`: any), which would change nothing.
+
+    `names` are without dashes, `config.` included; `why` goes on after the name.
+    """
+    for option in options:
+        name = option.removeprefix("--").partition("=")[0]
+        if any(fnmatchcase(name, pattern) for pattern in names):
+            raise UserError(f"--{name} {why}; leave it out")
+
+
 def notes(console: Console) -> Callable[[str], None]:
     """What prints a remark of a command, dimmed; its text is no markup."""
 
@@ -79,7 +93,7 @@ def run(
     `interrupted` is said after a Ctrl-C that brings no sentence of its own.
     """
     host.prepare()
-    console = Console()
+    console = Console(emoji=False)  # `scripted:anchor:` is a name
     try:
         main(sys.argv[1:], console)
     except UserError as error:
@@ -87,7 +101,7 @@ def run(
     except KeyboardInterrupt as stop:
         _end(str(stop) or interrupted, 130)
     except Exception as error:
-        problem = unwritable(error)
+        problem = unwritable(error) or out_of_memory(error)
         if problem is None:
             raise
         _end(problem, 2)
@@ -102,13 +116,29 @@ def unwritable(error: BaseException) -> str | None:
     """
     chain = list(_causes(error))
     names = [cause.filename for cause in chain if isinstance(cause, OSError) and cause.filename]
-    at = f" at {os.fsdecode(names[0])}" if names and not isinstance(names[0], int) else ""
+    place = os.fsdecode(names[0]) if names and not isinstance(names[0], int) else ""
+    at = f" at {place}" if place else ""
     if isinstance(error, OSError) and error.errno is not None:
         if error.errno in _LOCKED or (error.errno in _NO_SUCH_PLACE and error.filename):
+            return _cannot_write(at, error.errno)
+        if error.errno == errno.ENOENT and place and not Path(place).parent.is_dir():
             return _cannot_write(at, error.errno)
     for number in (errno.ENOSPC, errno.EDQUOT):
         if any(os.strerror(number) in str(cause) for cause in chain):
             return _cannot_write(at, number)
+    return None
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """A sentence on what takes less memory, if there was not enough of it."""
+    for cause in _causes(error):
+        said = (str(cause).splitlines() or [""])[0]
+        if isinstance(cause, MemoryError) or any(words in said for words in _NO_MEMORY):
+            return (
+                f"there is not enough memory ({said[:160] or type(cause).__name__}); less is taken "
+                "by a smaller config.optimiser.micro_batch, config.sft.batch, config.rollout.draws, "
+                "config.rollout.max_view_tokens or network, and make memory says how much"
+            )
     return None
 
 

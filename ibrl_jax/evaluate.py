@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ibrl_jax import config as configs
-from ibrl_jax.entry import Options, notes, run
+from ibrl_jax.entry import Options, notes, refuse, run
 from ibrl_jax.errors import UserError
 
 
@@ -30,22 +30,26 @@ def main(argv: Sequence[str], console: Console) -> None:
         )
         to = Path(options.need("to", "runs/crossplay"))
 
-        from ibrl_jax.trainer.contest import contest, contest_sentence
+        from ibrl_jax.trainer.contest import contest, contest_sentence, table_lines
 
         table = contest(config, to, notes(console))
         sentence = contest_sentence(table, to)
     else:
         from ibrl_jax.evaluation.told import told
-        from ibrl_jax.trainer.contest import contest_of_run, to_be_done
+        from ibrl_jax.trainer.contest import contest_of_run, table_lines, to_be_done
         from ibrl_jax.trainer.run import RunFolder
 
+        why = "is of evaluations by --config and --to; --run is of the run's own policies"
+        refuse(options.overrides, ["config.evaluation.policies"], why)
         folder = RunFolder.existing(options.need("run", "runs/mini/seed0"))
         config = configs.override(folder.config(), options.overrides)
         table = contest_of_run(folder, config, notes(console))
         came, shown = told(table), f"make report RUN={folder.path} shows it"
         sentence = (f"{came}; {shown}" if came else shown) + to_be_done(table)
         folder.summary({"sentence": sentence})
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        to = folder.path
+    for line in (*table_lines(table, to), sentence):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

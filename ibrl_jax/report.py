@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 
 
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("run",))
+    refuse(options.overrides, ["config.*"], "changes nothing in a report of what was run")
 
     from ibrl_jax.reporting.html import write_report
     from ibrl_jax.trainer.run import RunFolder

@@ -3,9 +3,9 @@
     python -m ibrl_jax.evaluation.human_validation --dialogues=FILE,FILE --to=FOLDER --count=200
     python -m ibrl_jax.evaluation.human_validation --key=FOLDER/key.json --a=FILE --b=FILE
 
-The first writes a blinded sheet of calls, the second reads two copies of it that people have
-filled in. Columns of the table partition the annotators' joint decisions, rows are what was
-recorded.
+The first writes a blinded sheet of calls, the second reads two copies of it that two people have
+filled in, each with a name or initials. Columns of the table partition the annotators' joint
+decisions, rows are what was recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ibrl_jax.config import default_config
 from ibrl_jax.domains.telesales import annotation
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.statistics import Kappa, StatisticsSettings, kappa
 
@@ -97,8 +97,11 @@ def _told(found: Kappa) -> str:
 
 
 def main(argv: Sequence[str], console: Console) -> None:
-    options = Options(argv, ("dialogues", "to", "count", "seed", "key", "a", "b"))
+    written, read = ("dialogues", "to", "count", "seed"), ("key", "a", "b")
+    options = Options(argv, (*written, *read))
+    refuse(argv, ["config.*"], "changes nothing here")
     if options.get("key", ""):
+        refuse(argv, written, "is for writing a sheet, and --key reads two")
         found = annotation.read_decisions(
             Path(options.need("key", "annotation/key.json")),
             Path(options.need("a", "annotation/first.csv")),
@@ -108,6 +111,7 @@ def main(argv: Sequence[str], console: Console) -> None:
         table = human_validation(((d.recorded, d.a, d.b) for d in found), settings)
         console.print(str(table), highlight=False, markup=False, soft_wrap=True)
         return
+    refuse(argv, read, "is for reading two sheets, which --key does")
     files = options.need(
         "dialogues", "runs/telesales-mini/seed0/evaluation/sales-rule_v2.jsonl"
     ).split(",")

@@ -6,24 +6,31 @@
 ```
 
 Each line says under which key it came and which of the cell's dialogues it is of. A line that was
-cut short, or of another key, is dropped. Once the lines are in the cell's own file, they go.
+cut short, is damaged or of another key is dropped. Once the lines are in the cell's own file, they
+go.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ibrl_jax.whole import replacing
 
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a line raises that is not what we wrote."""
+
 
 class Journal:
-    """One such file. `rows` are its lines by the index of their dialogue, the last of each."""
+    """One such file. `rows` are its lines by the index of their dialogue, the last of each.
 
-    def __init__(self, file: Path, key: str) -> None:
-        self._file, self._key = file, key
+    `check` raises one of `DAMAGE` for a line that lacks what it is kept for.
+    """
+
+    def __init__(self, file: Path, key: str, check: Callable[[dict[str, Any]], object]) -> None:
+        self._file, self._key, self._check = file, key, check
         self.rows: dict[int, dict[str, Any]] = {}
 
     def read(self) -> None:
@@ -33,7 +40,7 @@ class Journal:
         whole = True
         with self._file.open("rb") as lines:
             for line in lines:
-                row = _row(line)
+                row = self._row(line)
                 if row is None or row.get("key") != self._key:
                     whole = False
                 else:
@@ -57,6 +64,17 @@ class Journal:
                 del self.rows[index]
             self._write()
 
+    def _row(self, line: bytes) -> dict[str, Any] | None:
+        """A line's object; None if it was cut short or is no such line."""
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            row = json.loads(line)
+            self._check(row)
+            return row if isinstance(row["index"], int) else None
+        except DAMAGE:
+            return None
+
     def _write(self) -> None:
         """The file anew, whole or not at all; none where there is nothing."""
         if not self.rows:
@@ -64,15 +82,3 @@ class Journal:
             return
         with replacing(self._file) as beside:
             beside.write_bytes(b"".join(json.dumps(r).encode() + b"\n" for r in self.rows.values()))
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A line's object; None if it was cut short or is no such line."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    known = isinstance(row, dict) and isinstance(row.get("index"), int)
-    return row if known else None

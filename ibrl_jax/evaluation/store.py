@@ -4,7 +4,7 @@ A cell is a file of JSON lines. Each line says with which key it was played (a h
 shapes the cell) and which of the cell's dialogues it is; what was written under another key, or
 after the last whole block, is played again. What an endpoint's failure broke off is played again
 too, in its place. What has come and is not a part of the file yet is kept beside it
-(`evaluation.journal`).
+(`evaluation.journal`). A line that was whole and is damaged is the user's to know.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ibrl_jax.domains.base import Outcome, Turn
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.audits import Call
 from ibrl_jax.evaluation.cells import Planned, Played
-from ibrl_jax.evaluation.journal import Journal
+from ibrl_jax.evaluation.journal import DAMAGE, Journal
 from ibrl_jax.whole import replacing
 
 BLOCK = 200
@@ -60,7 +60,7 @@ class Store:
         """What is there of a cell of `planned` dialogues; anything else in its file is dropped.
 
         Raises:
-            UserError: another cell has the same file.
+            UserError: another cell has the same file, or the file is damaged.
         """
         file = self._folder / folder / cell_file(policy, column)
         owner = self._owners.setdefault(file, (policy, column))
@@ -86,13 +86,16 @@ class KeptCell:
         self._file = file
         self._of_cell = {"policy": policy, "column": column, "key": key}
         self.rows: list[dict[str, Any]] = []
-        self.early = Journal(file.with_name(f"{file.name}.part"), key)
-        self.audits = Journal(file.with_name(f"{file.name}.audits"), key)
+        self.early = Journal(file.with_name(f"{file.name}.part"), key, _line_of)
+        self.audits = Journal(file.with_name(f"{file.name}.audits"), key, outcome_of)
 
     def read(self, planned: int) -> bool:
         """Take whole blocks of this key, and leave them alone in the file.
 
         True if there were dialogues of another key.
+
+        Raises:
+            UserError: a line is damaged that was whole, or is not in its place.
         """
         other = self._read(planned)
         self.early.read()
@@ -111,7 +114,8 @@ class KeptCell:
             for line in lines:
                 row = _row(line)
                 if row is None or not self._has(row, len(self.rows)):
-                    other = row is not None and not self.rows
+                    self._check_rest(line, lines)
+                    other = line.endswith(b"\n") and not self.rows
                     break
                 self.rows.append(row)
                 ends.append(ends[-1] + len(line))
@@ -122,6 +126,29 @@ class KeptCell:
         if ends[count] < self._file.stat().st_size:
             os.truncate(self._file, ends[count])
         return other
+
+    def _check_rest(self, line: bytes, rest: Iterable[bytes]) -> None:
+        """Raises UserError if a line that cannot be taken, or what follows it, is of this cell.
+
+        What a kill cut short ends in no line end.
+        """
+        damaged = self.rows and line.endswith(b"\n")
+        key = self._of_cell["key"]
+        if damaged or any((row := _row(x)) and row["key"] == key for x in (line, *rest)):
+            raise self._damage(len(self.rows))
+
+    def _damage(self, index: int) -> UserError:
+        return UserError(
+            f"{self._file}, line {index + 1} is damaged or not in its place; restore the file, or "
+            "delete it, and its dialogues are played anew"
+        )
+
+    def _parsed(self, index: int, line: bytes) -> dict[str, Any]:
+        """All of a line, its views too. Raises UserError if it is damaged."""
+        try:
+            return json.loads(line)
+        except DAMAGE as error:
+            raise self._damage(index) from error
 
     def _has(self, row: Mapping[str, Any], index: int) -> bool:
         return row.get("key") == self._of_cell["key"] and row.get("index") == index
@@ -163,7 +190,7 @@ class KeptCell:
                 if index in wanted:
                     found[index] = Call(
                         scenario=planned[index].scenario,
-                        turns=tuple(_turn(turn) for turn in json.loads(line)["turns"]),
+                        turns=tuple(_turn(turn) for turn in self._parsed(index, line)["turns"]),
                         outcome=outcome_of(self.rows[index]),
                     )
         return found
@@ -186,7 +213,7 @@ class KeptCell:
         if found:
             self._rewrite(
                 lambda i, line: (
-                    _line(json.loads(line) | {"outcome": found[i]["outcome"]})
+                    _line(self._parsed(i, line) | {"outcome": found[i]["outcome"]})
                     if i in found
                     else line
                 )
@@ -214,7 +241,7 @@ def played_of(plan: Planned, row: Mapping[str, Any]) -> Played:
     return Played(
         plan=plan,
         outcome=outcome_of(row),
-        retries=sum(row["retries"].values()),
+        retries=_retries(row),
         failed=_failure(row),
     )
 
@@ -225,7 +252,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
     return Outcome(
         end_reason=values["end_reason"],
         success=values["success"],
-        facts=values["facts"],
+        facts=dict(values["facts"]),
         offender=values["offender"],
         joint=tuple(values["joint"]),
     )
@@ -240,9 +267,21 @@ def _turn(values: Mapping[str, Any]) -> Turn:
     return Turn(**{**values, "flags": tuple(values["flags"])})
 
 
+def _retries(row: Mapping[str, Any]) -> int:
+    return sum(row["retries"].values())
+
+
 def _failure(row: Mapping[str, Any]) -> str | None:
     """Why a dialogue was broken off, if it was."""
     return next((r["failed"] for r in row["rewards"].values() if "failed" in r), None)
+
+
+def _line_of(row: dict[str, Any]) -> bytes:
+    """The line of a whole dialogue. Raises one of `DAMAGE` if it is none."""
+    line = _line(row)
+    if _row(line) is None:
+        raise ValueError("it lacks something")
+    return line
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
@@ -265,7 +304,12 @@ def _row(line: bytes) -> dict[str, Any] | None:
     for part in (line[:at] + b"}", line):
         try:
             row = json.loads(part)
-            return {"key": row.get("key"), "index": row.get("index")} | {k: row[k] for k in _NEEDED}
-        except (ValueError, KeyError, AttributeError):
+            kept = {"key": row["key"], "index": row["index"]} | {k: row[k] for k in _NEEDED}
+            for read in (outcome_of, _failure, _retries):
+                read(kept)
+            for turn in row["turns"]:
+                _turn(turn)
+            return kept
+        except DAMAGE:
             continue
     return None

@@ -20,12 +20,13 @@ import numpy as np
 from markupsafe import Markup
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.names import ALL_HELD_OUT
 from ibrl_jax.reporting import figures
 from ibrl_jax.reporting.audits import HEADS, audit_rows
 from ibrl_jax.reporting.progress import duration
 from ibrl_jax.reporting.runs import Run, read_run, series
 from ibrl_jax.reporting.style import DARK, LIGHT, css_variables
-from ibrl_jax.reporting.tables import Row, Table, lay_out, p_value, percent, share
+from ibrl_jax.reporting.tables import Measure, Row, Table, lay_out, p_value, percent, share
 from ibrl_jax.reporting.transcripts import Sample, embed, sample_groups
 from ibrl_jax.reporting.unfinished import audited, unfinished
 from ibrl_jax.whole import replacing
@@ -67,12 +68,18 @@ def render(run: Run) -> str:
         return _page(run, table, sample)
 
 
+_DAMAGE = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
+    jinja2.UndefinedError,
+)
+
+
 @contextmanager
 def _damage(run: Run, *files: str) -> Iterator[None]:
     """Rows that lack what a report needs, or hold another kind of it, are the user's to know."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, jinja2.UndefinedError) as error:
+    except _DAMAGE as error:
         raise UserError(
             f"{' or '.join(str(run.path / file) for file in files)} is damaged and cannot be laid "
             f"out ({type(error).__name__}: {error}); restore the file or remove it."
@@ -132,6 +139,7 @@ def headline(run: Run, table: Table | None) -> str:
             how = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
             whose = "its" if len(names) == 1 else "their"
             text += f", {how if abs(gap) >= 0.05 else 'no more and no less than'} {whose} start"
+            text += _intervals(run, held, table, table.main)
         for second in [m for m in table.beside if m.compared][:1]:
             before, then = (_mean(rows, held.columns, second.key) for rows in held.sides)
             if (
@@ -141,7 +149,7 @@ def headline(run: Run, table: Table | None) -> str:
             ):
                 moved = "rises" if then > before else "falls"
                 text += f"; {second.title.lower()} {moved} from {second.write(before)} to "
-                text += second.write(then)
+                text += second.write(then) + _intervals(run, held, table, second)
         return text + "."
     moves = [
         f"{role} from {first:.2f} to {last:.2f}"
@@ -184,6 +192,32 @@ def _held_out(table: Table) -> _HeldOut | None:
         columns=held or list(range(len(table.columns))),
         whom="held-out counterparts" if held else "the counterparts it was evaluated with",
     )
+
+
+def _intervals(run: Run, held: _HeldOut, table: Table, measure: Measure) -> str:
+    """Each policy's interval of its difference from the start, in brackets; empty without one.
+
+    They are those of the column that pools what is averaged, or is all of it.
+    """
+    evaluation = run.evaluation or {}
+    column = table.columns[held.columns[0]].name
+    if column != ALL_HELD_OUT and len(held.columns) > 1:
+        return ""
+    starts, names = ([row.policy for row in rows] for rows in (held.start, held.met))
+    by, form = (100, "+.1f") if measure.form == "percent" else (1, "+.3f")
+    found = [
+        (one["policy"], f"{by * one['ci'][0]:{form}} to {by * one['ci'][1]:{form}}")
+        for one in evaluation.get("comparisons") or []
+        if (one["column"], one.get("measure")) == (column, measure.key)
+        and one["reference"] in starts
+        and one["policy"] in names
+        and one.get("ci")
+    ]
+    if not found:
+        return ""
+    level = evaluation["settings"].get("statistics", {}).get("confidence", 0.95)
+    told = [text if len(set(names)) == 1 else f"{name} {text}" for name, text in found]
+    return f" ({level:.0%} interval{'s' if len(found) > 1 else ''}: {', '.join(told)})"
 
 
 def _tiles(run: Run, table: Table | None) -> list[Tile]:

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 _WINDOW = 20  # iterations that the estimate of the time left looks back on
+_TIMED = 3  # of them, before there is one: the first ones compile
 
 
 class TrainingProgress:
@@ -90,9 +91,10 @@ class TrainingProgress:
 
     def left(self) -> str:
         """The time left by the median of the last iterations; one that compiled moves it little."""
-        if not self._recent:
+        left = self._total - self._done
+        if left and len(self._recent) < _TIMED:
             return "time left unknown"
-        return f"{duration(median(self._recent) * (self._total - self._done))} left"
+        return f"{duration(median(self._recent or [0]) * left)} left"
 
 
 def figures(row: Mapping[str, Any]) -> str:

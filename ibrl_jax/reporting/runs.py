@@ -59,16 +59,8 @@ def read_run(run_dir: Path) -> Run:
         )
     notes: list[str] = []
     metrics_file = path / "metrics.jsonl"
-    by_iteration: dict[int, Mapping[str, Any]] = {}
-    if metrics_file.is_file():
-        for number, row in enumerate(read_lines(metrics_file, notes), 1):
-            if not isinstance(row.get("iteration"), int):
-                raise UserError(
-                    f"Row {number} of {metrics_file} names no iteration; "
-                    "remove the line or restore the file."
-                )
-            by_iteration[row["iteration"]] = row
-    if not by_iteration:
+    metrics = read_metrics(metrics_file, notes) if metrics_file.is_file() else []
+    if not metrics:
         raise UserError(
             f"{run_dir} holds no metrics (metrics.jsonl is missing or empty); "
             "train at least one iteration before asking for its report."
@@ -89,11 +81,27 @@ def read_run(run_dir: Path) -> Run:
         path=path,
         config=found["config"],
         summary=found["summary"],
-        metrics=[by_iteration[k] for k in sorted(by_iteration)],
+        metrics=metrics,
         evaluation=found["evaluation"],
         dialogues=dialogues,
         notes=tuple(notes),
     )
+
+
+def read_metrics(path: Path, notes: list[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, one an iteration, in order.
+
+    Of an iteration that has several, the last one counts. Errors and notes are those of
+    `read_lines`, and a row that names no iteration is a UserError too.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for number, row in enumerate(read_lines(path, notes), 1):
+        if not isinstance(row.get("iteration"), int):
+            raise UserError(
+                f"Row {number} of {path} names no iteration; remove the line or restore the file."
+            )
+        rows[row["iteration"]] = row
+    return [rows[k] for k in sorted(rows)]
 
 
 def read_lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
+from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import crossplay
 from ibrl_jax.evaluation.audits import has_ended, is_open
 from ibrl_jax.evaluation.cells import Cell, Contestant
@@ -32,27 +33,35 @@ from ibrl_jax.evaluation.matches import Games, playable
 from ibrl_jax.evaluation.outcomes import outcome_rows, value_names, write_outcomes
 from ibrl_jax.evaluation.store import Store, is_broken_off
 from ibrl_jax.evaluation.table import table_of
-from ibrl_jax.evaluation.told import headline, told
+from ibrl_jax.evaluation.told import crossplay_table, headline, short_table
 from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.trainer.entries import Entries, entries_of
-from ibrl_jax.trainer.frozen import run_config
-from ibrl_jax.trainer.policies import START
-from ibrl_jax.trainer.run import RunFolder, write_json, write_text
+from ibrl_jax.trainer.frozen import check_unchanged, run_config
+from ibrl_jax.trainer.run import RunFolder, read_json, write_json, write_text
 from ibrl_jax.trainer.seating import seating
+from ibrl_jax.trainer.written import START
 
 Note = Callable[[str], None]
 
 _STARTS = {"random": "random start", "pretrained": "pretrained start"}
 """What a run's start is called in its table; any other is an SFT start."""
 
+_CROSSPLAY = ("csv", "json", "svg", "png")
+
 
 def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
     """Evaluates `config.evaluation.policies`; writes and returns the table.
 
     Raises:
-        UserError: a policy or counterpart is not there or cannot be used, policies differ in
-            network, tokenizer or chat format, or another process is at work in the folder.
+        UserError: the folder is a run's, a policy or counterpart is not there, cannot be used or
+            changes meanwhile, policies differ in network, tokenizer or chat format, or another
+            process is at work in the folder.
     """
+    if (to / "config.json").exists():
+        raise UserError(
+            f"{to} is the folder of a run, whose own evaluation would be replaced; name another by "
+            f"--to, or evaluate the run's policies by make evaluate RUN={to}"
+        )
     domain = build_domain(config)
     return _held(config, domain, entries_of(config, domain), to, to / "dialogues", note)
 
@@ -80,12 +89,25 @@ def contest_of_run(run: RunFolder, config: ConfigDict, note: Note) -> dict[str, 
 
 
 def contest_sentence(table: Mapping[str, Any], to: Path) -> str:
-    """What came out, in a line."""
+    """How much was evaluated, in a line, and where it lies."""
     coverage, rows = table["coverage"], len(table["rows"])
     dialogues = f"{coverage['scored']} of {coverage['planned']} dialogues with a result"
     text = f"{to}: {rows} {'policy' if rows == 1 else 'policies'}, {dialogues}"
-    text += f": {told(table)}" if table["columns"] else ""
+    files = ["evaluation.json", "outcomes.csv"]
+    files += ["crossplay.svg"] if (to / "crossplay.svg").is_file() else []
+    text += f"; {', '.join(files)} and dialogues/ lie there"
     return text + to_be_done(table)
+
+
+def table_lines(table: Mapping[str, Any], to: Path) -> list[str]:
+    """The table as plain text, and the matrix of cross-play where the evaluation has one.
+
+    Below stands what a domain remarks on its figures.
+    """
+    matrix = to / "crossplay.json"
+    crossed = ["", *crossplay_table(read_json(matrix))] if matrix.is_file() else []
+    remark = [f"({table['remark']})"] if table["remark"] else []
+    return [*short_table(table), *crossed, *remark]
 
 
 def to_be_done(table: Mapping[str, Any]) -> str:
@@ -132,6 +154,7 @@ def _held(
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "config": configs.to_dict(config),
         }
+        check_unchanged(entries.frozen.values())
         write_outcomes(to / "outcomes.csv", outcomes, value_names(domain))
         if crossed:
             from ibrl_jax.reporting.crossplay import draw  # late: it takes a second
@@ -140,6 +163,9 @@ def _held(
             write_json(to / "crossplay.json", matrix)
             write_text(to / "crossplay.csv", crossplay.as_csv(matrix))
             draw(matrix, to)
+        else:
+            for end in _CROSSPLAY:  # of an earlier evaluation
+                (to / f"crossplay.{end}").unlink(missing_ok=True)
         write_json(to / "evaluation.json", table)
     return table
 

@@ -28,6 +28,13 @@ from ibrl_jax.rewards.types import Failed
 from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.seating import seating
 
+_OF_TABLES = (
+    *("policies", "counterparts", "reference", "in_system", "self_play", "crossplay"),
+    *("temperature", "auditor"),
+)
+UNREAD = tuple(f"config.evaluation.{key}" for key in _OF_TABLES)
+"""Options of evaluations that say nothing of a duel."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from ibrl_jax.evaluation.columns import met_by
 from ibrl_jax.fields import listed
 from ibrl_jax.names import bare, kind_of
 from ibrl_jax.settings import ROLES
-from ibrl_jax.trainer.policies import START, about_policy, is_policy
+from ibrl_jax.trainer.policies import about_policy, is_policy
 from ibrl_jax.trainer.run import RunFolder, read_json
 from ibrl_jax.trainer.weights import fingerprint
+from ibrl_jax.trainer.written import START
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,17 @@ def find_frozen(name: str, roles: Sequence[Role], own: str = "") -> Frozen:
         updates=int(about_policy(folder).get("updates", 0)),
         fingerprint=fingerprint(folder),
     )
+
+
+def check_unchanged(policies: Iterable[Frozen]) -> None:
+    """Raises UserError if weights are no longer those that a policy was found with."""
+    for policy in policies:
+        if fingerprint(policy.folder) != policy.fingerprint:
+            raise UserError(
+                f"the weights in {policy.folder} changed while they were measured (its run went "
+                "on, or they were replaced); when they stay as they are, give the same command "
+                "again"
+            )
 
 
 def snapshot(role: Role, iteration: int) -> str:

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.dialogue.build import at_once, build_cast, build_endpoints, build_speech
 from ibrl_jax.dialogue.cast import Cast
+from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.cells import Local
 from ibrl_jax.evaluation.columns import evaluation_scenarios
 from ibrl_jax.models.params import Params
 from ibrl_jax.names import bare
-from ibrl_jax.trainer.frozen import Frozen
+from ibrl_jax.trainer.frozen import Frozen, check_unchanged
 from ibrl_jax.trainer.placing import local_places
 from ibrl_jax.trainer.policies import about_policy, check_policy, load_policy
 from ibrl_jax.trainer.weights import base_of, read_base
@@ -76,11 +78,23 @@ def seating(
             role=policy.role,
             version=policy.updates,
             fingerprint=policy.fingerprint,
-            params=partial(load_policy, policy.folder, place.like, speech, base),
+            params=partial(_load, policy, place.like, speech, base),
         )
         for name, policy in frozen.items()
     }
     return Seating(cast=cast, locals=locals_, base=below)
+
+
+def _load(policy: Frozen, like: Params, speech: Speech, base: Mapping[str, Any] | None) -> Params:
+    """A policy's values, which are read late: when it first takes a seat.
+
+    Raises:
+        UserError: they are gone, or others than those that it was found with.
+    """
+    check_unchanged([policy])
+    params = load_policy(policy.folder, like, speech, base)
+    check_unchanged([policy])  # nor were they replaced meanwhile
+    return params
 
 
 def check_room(config: ConfigDict, cast: Cast) -> None:

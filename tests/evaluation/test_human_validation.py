@@ -79,6 +79,7 @@ def test_the_command_writes_a_sheet_and_reads_two_copies(tmp_path):
             writer.writeheader()
             for row in sheet:
                 row["consent"] = "yes" if key[row["item"]]["added"] else "no"
+                row["annotator"] = name
                 writer.writerow(row)
     options = [f"--{name}={folder / name}.csv" for name in "ab"]
     table = said([f"--key={folder / 'key.json'}", *options], tmp_path)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +98,36 @@ def test_headline_says_so_when_training_made_things_worse(folder):
     assert "29.0 points below its start; expected utility falls from 0.425" in said
 
 
+def pooled(evaluation, policies, reference="SFT start"):
+    """The same rows with a pooled column alone, and these policies' intervals in it."""
+    rows = [
+        {**row, "policy": name, "cells": {"all held-out": row["cells"]["fair"]}}
+        for row, name in zip(evaluation["rows"], ("SFT start", "SFT start", *policies), strict=True)
+    ]
+    intervals = [
+        {"policy": name, "reference": reference, "column": "all held-out", "measure": key, "ci": ci}
+        for name in dict.fromkeys(policies)
+        for key, ci in (("agreement", [0.2, 0.375]), ("expected_utility", [-0.01, 0.25]))
+    ]
+    columns = [{"name": "all held-out", "kind": "held-out"}]
+    return evaluation | {"columns": columns, "rows": rows, "comparisons": intervals}
+
+
+def test_headline_has_the_intervals_of_the_differences(folder):
+    run = read_run(folder)
+
+    def said(*policies, **changes):
+        evaluation = pooled(run.evaluation, policies, **changes)
+        return headline(replace(run, evaluation=evaluation), lay_out(evaluation))
+
+    alone = said("IB-RL", "IB-RL")
+    assert "29.0 points above its start (95% interval: +20.0 to +37.5); expected" in alone
+    assert alone.endswith(" (95% interval: -0.010 to +0.250).")
+    both = said("a", "b")
+    assert "above their start (95% intervals: a +20.0 to +37.5, b +20.0 to +37.5);" in both
+    assert "interval" not in said("a", "b", reference="a third")
+
+
 def test_run_without_evaluation_or_dialogues_says_so(tmp_path):
     folder = build(tmp_path, iterations=12)
     (folder / "evaluation.json").unlink()
@@ -122,6 +153,7 @@ def test_run_without_metrics_is_refused_and_leaves_no_file(tmp_path):
     [
         ("metrics.jsonl", "{}\n"),
         ("metrics.jsonl", '{"iteration": 1, "roles": 3}\n'),
+        ("metrics.jsonl", '{"iteration": 1, "seconds": {"total": 1e999}}\n'),
         ("evaluation.json", '{"columns": []}'),
         ("dialogues/iter_000001.jsonl", "{}\n"),
     ],
