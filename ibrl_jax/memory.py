@@ -33,8 +33,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     note = notes(console)
     if config.policy.folder and not Path(config.policy.folder).is_dir():
         note(f"no folder {config.policy.folder}: planning with the preset {config.policy.preset}")
+        start = "sft" if config.policy.start == "sft" else "random"
         config = configs.override(
-            config, ["--config.policy.folder=", "--config.policy.start=random"]
+            config, ["--config.policy.folder=", f"--config.policy.start={start}"]
         )
     devices = sizes["data"] * sizes["fsdp"] * sizes["tensor"]
     if config.placement == "split":

@@ -20,13 +20,14 @@ from ibrl_jax.config import default_config
 from ibrl_jax.domains.dond.data import load_rows
 from ibrl_jax.domains.dond.scenarios import enumerate_ordered
 from ibrl_jax.domains.dond.scoring import analyse_scenario
-from ibrl_jax.entry import Options, run
+from ibrl_jax.entry import Options, refuse, run
 from ibrl_jax.evaluation.statistics import StatisticsSettings
 from ibrl_jax.studies.reproduced import Check, Doubt, checks, doubts
 
 
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("data", "to"))
+    refuse(options.overrides, ["config.*"], "is of a config, and what is printed has none")
     config = default_config()
     found = checks(StatisticsSettings(**dict(config.statistics)))
     best, source = _first_bests(options.get("data", ""), config.dond.max_count)

@@ -67,10 +67,14 @@ ENDPOINT = {
     ),
     "temperature": Field(1.0, "sampling temperature", low=0.0),
     "max_tokens": Field(512, "longest answer, tokens", low=1, high=1e6),
-    "timeout_s": Field(60.0, "longest wait for an answer, seconds", low=0.1),
+    "timeout_s": Field(60.0, "longest wait for an answer, seconds", low=0.1, high=1e6),
     "retries": Field(4, "further tries after a failed call", low=0, high=1e3),
-    "backoff_s": Field(1.0, "first pause before a further try, seconds; doubles", low=0.0),
-    "max_wait_s": Field(60.0, "longest pause, what the server asks for included, seconds", low=0.0),
+    "backoff_s": Field(
+        1.0, "first pause before a further try, seconds; doubles", low=0.0, high=1e6
+    ),
+    "max_wait_s": Field(
+        60.0, "longest pause, what the server asks for included, seconds", low=0.0, high=1e6
+    ),
     "concurrency": Field(16, "calls under way at once", low=1, high=1e4),
     "requests_per_minute": Field(0.0, "rate limit; 0 for none", low=0.0),
     "max_calls": Field(-1, "calls that a run may make; -1 for no limit", low=-1),
@@ -175,8 +179,10 @@ SCHEMA: dict[str, Any] = {
         ),
         "count": Field(0, "processes of the run; 0: as many as the launcher says", low=0, high=1e5),
         "index": Field(-1, "which of them this is; -1: the launcher says it", low=-1, high=1e5),
-        "start_seconds": Field(300.0, "how long to wait until all are there", low=1.0),
-        "silence_seconds": Field(30.0, "how long one may be silent before it is gone", low=5.0),
+        "start_seconds": Field(300.0, "how long to wait until all are there", low=1.0, high=1e6),
+        "silence_seconds": Field(
+            30.0, "how long one may be silent before it is gone", low=5.0, high=1e6
+        ),
     },
     "sft": {
         "seed": Field(-1, "seed of the start; -1 takes `seed`", low=-1, high=1e9),
@@ -336,7 +342,10 @@ SCHEMA: dict[str, Any] = {
         ),
         "packed": Field(False, "whether several short views share a row"),
         "memory_gb": Field(
-            0.0, "memory that a measured pass may take; 0: half of what there is", low=0.0
+            0.0,
+            "memory that a measured pass may take, at most all there is; 0: half of that",
+            low=0.0,
+            high=1e6,
         ),
         "logp_chunk": Field(512, "tokens whose logits exist at once", low=1, high=1e7),
     },

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -174,6 +174,43 @@ MISTAKES = {
         says=("give one or the other",),
         inside=True,
     ),
+    "policies of a run's own evaluation": Mistake(
+        command="evaluate",
+        options=("--run=runs/smoke/seed0", "--config.evaluation.policies=fair"),
+        says=("--config.evaluation.policies is of evaluations by --config", "leave it out"),
+        inside=True,
+    ),
+    "evaluation into a run": Mistake(
+        command="evaluate",
+        options=(*training("evaluation.policies=fair"), "--to=runs/smoke/seed0"),
+        before=other_run,
+        says=("runs/smoke/seed0 is the folder of a run", "make evaluate RUN=runs/smoke/seed0"),
+        inside=True,
+    ),
+    "columns of a mismatch": Mistake(
+        command="mismatch",
+        options=("--run=runs/smoke/seed0", "--config.evaluation.counterparts=fair"),
+        says=("--config.evaluation.counterparts changes nothing here; leave it out",),
+        inside=True,
+    ),
+    "settings of a report": Mistake(
+        command="report",
+        options=("--run=runs/smoke/seed0", "--config.seed=1"),
+        says=("--config.seed changes nothing in a report", "leave it out"),
+        inside=True,
+    ),
+    "count of an annotation that is read": Mistake(
+        command="evaluation.human_validation",
+        options=("--key=key.json", "--a=a.csv", "--b=b.csv", "--count=3"),
+        says=("--count is for writing a sheet, and --key reads two; leave it out",),
+        inside=True,
+    ),
+    "annotators of a sheet that is written": Mistake(
+        command="evaluation.human_validation",
+        options=("--dialogues=calls.jsonl", "--to=sheets", "--a=a.csv"),
+        says=("--a is for reading two sheets, which --key does; leave it out",),
+        inside=True,
+    ),
     "report of no run": Mistake(
         command="report", options=("--run=nowhere",), says=("nowhere is not a run folder",)
     ),
@@ -325,17 +362,54 @@ def test_a_disk_that_is_full_or_locked_is_a_users_to_mend(ending) -> None:
 
 
 def test_a_path_that_cannot_be_is_named(ending) -> None:
-    for number in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+    for number in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP):
         code, err = ending(OSError(number, os.strerror(number), "runs/mini"))
         assert code == 2
         assert err.startswith(f"cannot write at runs/mini: {os.strerror(number)}")
         assert err.count("\n") == 1
 
 
+def test_a_folder_that_went_away_is_named(ending) -> None:
+    gone = os.strerror(errno.ENOENT)
+    code, err = ending(FileNotFoundError(errno.ENOENT, gone, "runs/no/such/metrics.jsonl"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"cannot write at runs/no/such/metrics.jsonl: {gone}")
+
+    def reads(argv: Sequence[str], console: Console) -> None:
+        (ROOT / "no such file").read_text()
+
+    with pytest.raises(FileNotFoundError):  # a file that a folder of ours lacks is our fault
+        entry.run(reads)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 8 TiB for an array"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\nmore"),
+    ],
+)
+def test_memory_that_is_not_enough_is_one_sentence(ending, error: Exception) -> None:
+    code, err = ending(error)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("there is not enough memory (")
+    assert "config.optimiser.micro_batch" in err
+
+
 def test_notes_are_no_markup() -> None:
     out = io.StringIO()
     entry.notes(Console(file=out))("runs/[/red]/[bold]x")
     assert out.getvalue() == "· runs/[/red]/[bold]x\n"
+
+
+def test_a_name_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    def say(argv: Sequence[str], console: Console) -> None:
+        console.print("scripted:anchor: no local policy")
+
+    with pytest.raises(SystemExit):
+        entry.run(say)
+    assert capsys.readouterr().out == "scripted:anchor: no local policy\n"
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(ending) -> None:

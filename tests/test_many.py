@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save_file
 
 from ibrl_jax import many
 from ibrl_jax.config import from_dict, load, to_dict
@@ -22,6 +24,7 @@ from ibrl_jax.trainer import jobs
 from ibrl_jax.trainer.jobs import run_jobs, shares
 from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.run import RunFolder, read_json, write_json
+from ibrl_jax.trainer.weights import fingerprint
 
 SMOKE = "configs/dond/smoke.py"
 WRITES = "import json, os, sys; sys.stdout.write(json.dumps([sorted(os.sched_getaffinity(0)), {}]))"
@@ -134,6 +137,19 @@ def test_progress_is_read_from_the_metrics(tmp_path: Path) -> None:
     assert "run: 3/4  reward a +0.200" in said
 
 
+@pytest.mark.parametrize("line", ["no JSON", "[]", "{}", "[" * 5000, '{"seconds": {"total": ""}}'])
+def test_a_damaged_row_neither_ends_the_watch_nor_the_process(tmp_path: Path, line: str) -> None:
+    """Also one that an earlier start has left."""
+    file = tmp_path / "run" / "metrics.jsonl"
+    file.parent.mkdir()
+    file.write_text(f"{line}\n")
+    code = f"with open({str(file)!r}, 'a') as out: out.write({line + chr(10)!r})\n"
+    job = make(tmp_path, "run", code + ROWS.format(file=str(file)), total=8)
+    endings, said = run([job], 1)
+    assert endings == {"run": "done"}
+    assert "run: 4/8  reward a +0.100" in said
+
+
 def interrupt(when: Callable[[], bool], times: int = 1) -> threading.Thread:
     """Sends this process what Ctrl-C sends, as soon as something holds."""
 
@@ -229,13 +245,92 @@ def test_a_run_is_finished_when_it_left_all_that_is_asked_for(tmp_path: Path) ->
     assert many.job(SMOKE, [root], 0, evaluate=False).finished
     assert not many.job(SMOKE, [root], 0, evaluate=True).finished
     assert not many.job(SMOKE, [root, "--config.iterations=9"], 0, evaluate=False).finished
-    write_json(folder.path / "evaluation.json", {})
+    leave_evaluation(folder)
     assert many.job(SMOKE, [root], 0, evaluate=True).finished
-    left = {"dialogues": 4, "broken_off": 1}
-    write_json(folder.path / "evaluation.json", {"unfinished": left})
+    leave_evaluation(folder, unfinished={"dialogues": 4, "broken_off": 1})
     assert not many.job(SMOKE, [root], 0, evaluate=True).finished
     (folder.policy("agent1") / "policy.json").unlink()
     assert not many.job(SMOKE, [root], 0, evaluate=False).finished
+
+
+def leave_evaluation(folder: RunFolder, **more: object) -> None:
+    """What an evaluation of a run's policies by its own config leaves."""
+    config = folder.config()
+    config.evaluation.policies = ("agent0=frozen:agent0",)
+    write_json(folder.path / "evaluation.json", {"config": to_dict(config), **more})
+
+
+def test_an_evaluation_by_other_settings_is_not_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    leave_evaluation(finished_run(tmp_path, 0))
+    root = f"--config.run.root={tmp_path}"
+
+    def finished(*options: str) -> bool:
+        return many.job(SMOKE, [root, *options], 0, evaluate=True).finished
+
+    assert finished()
+    for option in (
+        "evaluation.scenarios=3",
+        "evaluation.counterparts=greedy",
+        "evaluation.reference=agent0",
+        "statistics.resamples=150",
+    ):
+        assert not finished(f"--config.{option}")
+    assert finished("--config.run.text_every=9")
+
+
+def test_an_evaluation_of_policies_that_are_others_now_is_none(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    policy = folder.policy("agent0")
+    save_file({"w": np.zeros(3, np.float32)}, policy / "params.safetensors")
+    about = {"label": "agent0", "folder": str(policy), "fingerprint": fingerprint(policy)}
+    met = {"frozen:agent0": {"kind": "frozen", "fingerprint": fingerprint(policy)}}
+
+    def finished() -> bool:
+        root = f"--config.run.root={tmp_path}"
+        return many.job(SMOKE, [root], 0, evaluate=True).finished
+
+    for said in ({"policies": [about]}, {"counterparts": met}):
+        leave_evaluation(folder, **said)
+        assert finished()
+        save_file({"w": np.ones(3, np.float32)}, policy / "params.safetensors")
+        assert not finished()
+        save_file({"w": np.zeros(3, np.float32)}, policy / "params.safetensors")
+    (folder.path / "evaluation.json").write_text('{"config": ')
+    assert not finished()
+
+
+def test_a_run_does_not_go_back_to_fewer_iterations(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    (folder.path / "checkpoints" / "9").mkdir(parents=True)
+    (folder.path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir()
+    options = [f"--config.run.root={tmp_path}", "--config.iterations=9"]
+    folder.check(load(SMOKE, options))
+    options[-1] = "--config.iterations=8"
+    with pytest.raises(UserError, match="has run 9 iterations by now, and config.iterations is 8"):
+        many.job(SMOKE, options, 0, evaluate=False)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="choose another --config.run.root"):
+        with RunFolder(Path("/proc/nothing/mini/seed0")).lock():
+            pass
+
+
+def test_what_others_put_into_a_runs_policies_stays(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, 0)
+    for name in ("mine/model.safetensors", "agent0/exported/model.safetensors", "agent0@old.txt"):
+        file = folder.path / "policies" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    folder.forget_end(["agent0", "agent1"])
+    there = {str(p.relative_to(folder.path)) for p in (folder.path / "policies").rglob("*")}
+    theirs = {"policies/mine", "policies/agent0", "policies/agent0/exported"}
+    theirs |= {f"policies/{name}/model.safetensors" for name in ("mine", "agent0/exported")}
+    assert there == theirs | {"policies/agent0@old.txt"}
+    write_json(folder.policy("start") / "policy.json", {})
+    folder.claim(load(SMOKE, [f"--config.run.root={tmp_path}", "--config.rollout.group=2"]))
+    left = {str(p.relative_to(folder.path)) for p in (folder.path / "policies").rglob("*")}
+    assert left == there
 
 
 def test_the_folder_of_another_config_stops_before_anything_begins(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     config.policy.dtype = "bfloat16"
     config.sft.transcripts = "data/calls.jsonl"
     config.sft.packed = True
-    config.sft.steps = 2000
+    config.sft.steps = 8000
+    config.sft.batch = 8  # a row a device, as in updates: four of whole calls do not fit
     config.sft.learning_rate = 1e-5
     config.sft.number_weight = 1.0
     config.sft.curriculum = 0.0

@@ -13,8 +13,8 @@ side, and their sums are added in one order:
     lane 0   micro-batches 0, 2, 4 ..    gradient sum --+--> one step
     lane 1   micro-batches 1, 3, 5 ..    gradient sum --+
 
-If the loss or the gradient is not finite,
-the program returns the state it was given, bit for bit, and says so; `check_finite` turns that into
+If the loss or the gradient is not finite, the program returns the state it was given, bit for bit,
+and says so; it also says so of a step that parameters overflow by. `check_finite` turns that into
 an error.
 """
 
@@ -48,7 +48,7 @@ Lane = tuple[Any, Any]
 
 
 class TrainingError(UserError):
-    """A loss or a gradient was not finite; the parameters are those of the last good update."""
+    """A loss, a gradient or what a step came to was not finite; the last checkpoint is good."""
 
 
 class Score(Protocol):
@@ -120,8 +120,9 @@ def check_finite(metrics: Mapping[str, Any], role: str) -> None:
     if not bool(metrics["finite"]):
         raise TrainingError(
             f"{role}: after {int(metrics['updates'])} updates the loss is "
-            f"{float(metrics['loss']):g} and the gradient's norm {float(metrics['grad_norm']):g}; "
-            "this pass was refused; the last checkpoint is as it was."
+            f"{float(metrics['loss']):g}, the gradient's norm {float(metrics['grad_norm']):g} and "
+            f"the parameters' {float(metrics['params_norm']):g}; this pass was refused; the last "
+            "checkpoint is as it was."
         )
 
 
@@ -180,7 +181,7 @@ class Learner:
         `frozen` is read and may be shared: the base under adapters, or None.
         `batch` is [B, T], or [M, b, T] already (for one that is sharded over b). Metrics are
         scalars on the device: `LossSums.metrics`, and `finite`, `grad_norm` (before clipping),
-        `learning_rate`, `updates` (after this one).
+        `params_norm`, `learning_rate`, `updates` (these after this one).
         """
         hyper = _traced(hyper)
         lanes = self._lanes_of(state.params, batch)
@@ -351,9 +352,12 @@ class Learner:
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
+        # Behind a barrier: in one piece with the step, XLA would round the step otherwise.
+        params_norm = optax.tree.norm(jax.lax.optimization_barrier(after.params))
         extra = {
-            "finite": finite,
+            "finite": finite & jnp.isfinite(params_norm),
             "grad_norm": norm,
+            "params_norm": params_norm,
             "learning_rate": rate,
             "updates": after.updates,
         }

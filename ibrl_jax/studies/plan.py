@@ -28,16 +28,11 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.audits import audit_key
-from ibrl_jax.reporting.unfinished import unfinished
-from ibrl_jax.settings import ROLES
 from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resolved
 from ibrl_jax.trainer.contents import contents, flat
-from ibrl_jax.trainer.frozen import find_frozen
-from ibrl_jax.trainer.jobs import is_finished
-from ibrl_jax.trainer.policies import is_policy
+from ibrl_jax.trainer.finished import is_finished, is_whole
 from ibrl_jax.trainer.processes import Job
-from ibrl_jax.trainer.run import RunFolder, as_json, may_differ, named_by, read_json
-from ibrl_jax.trainer.weights import fingerprint
+from ibrl_jax.trainer.run import RunFolder, as_json, may_differ, named_by
 
 ROOT = "runs/studies"
 """Where the runs of studies lie, unless `run.root` says otherwise."""
@@ -316,34 +311,6 @@ def _evaluation(
             kind="evaluation",
         ),
     )
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether an evaluation is of today and nothing of it is left to do: no dialogue that an
-    endpoint broke off, no audit that is open."""
-    return is_of_today(folder) and not unfinished(read_json(folder / "evaluation.json"))
-
-
-def is_of_today(folder: Path) -> bool:
-    """Whether an evaluation has ended, and was of the policies that lie in their folders now, with
-    the counterparts that do."""
-    file = folder / "evaluation.json"
-    if not file.is_file():
-        return False
-    said = read_json(file)
-    for policy in said.get("policies", ()):
-        where = policy.get("folder")
-        if where and not (
-            is_policy(Path(where)) and fingerprint(Path(where)) == policy["fingerprint"]
-        ):
-            return False
-    others = said.get("counterparts", {}).items()
-    then = {name: who["fingerprint"] for name, who in others if "fingerprint" in who}
-    try:
-        roles = ROLES[said["config"]["domain"]] if then else ()
-        return then == {name: find_frozen(name, roles).fingerprint for name in then}
-    except UserError:  # one of them is gone
-        return False
 
 
 def own_start(names: Sequence[str], planned: PlannedRun) -> list[str]:

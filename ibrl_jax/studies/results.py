@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.statistics import StatisticsSettings
-from ibrl_jax.reporting.runs import read_lines
+from ibrl_jax.reporting.runs import read_metrics
 from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.studies.declare import Design, Measured, Study
-from ibrl_jax.studies.plan import Plan, is_of_today
+from ibrl_jax.studies.plan import Plan, PlannedEvaluation
+from ibrl_jax.trainer.finished import is_of_today
 from ibrl_jax.trainer.run import read_json
 
 
@@ -120,32 +122,21 @@ class Results:
 def collect(
     study: Study, scale: str, seeds: Sequence[int], plan: Plan, missing: Sequence[str] = ()
 ) -> Results:
-    """Read whatever there is. `missing`: what is known to be missing, in sentences.
+    """Read whatever there is; what is damaged is missing too.
 
-    Raises:
-        UserError: a file is damaged.
+    Args:
+        missing: what is known to be missing, in sentences.
     """
     design = study.designs[scale]
     cells: dict[tuple[str, str], dict[int, Cell]] = {}
     evaluations = {}
     absent = list(missing)
     for planned in plan.evaluations:
-        file = planned.folder / "evaluation.json"
         what = planned.run.label if planned.run else "references"
-        if not file.is_file():
-            absent.append(f"the evaluation of {what} at seed {planned.seed} is not there")
-            continue
-        if not is_of_today(planned.folder):
-            absent.append(f"the evaluation of {what} at seed {planned.seed} is of earlier policies")
-            continue
-        found = read_json(file)
-        outcomes = read_outcomes(planned.folder / "outcomes.csv")
-        played = found.get("coverage", {}).get("planned", len(outcomes))
-        if len(outcomes) != played:
-            absent.append(
-                f"{planned.folder / 'outcomes.csv'} has {len(outcomes)} of its {played} dialogues "
-                "and is left out; remove its folder, and the same command evaluates again"
-            )
+        try:
+            found, outcomes = _evaluation(planned)
+        except UserError as error:
+            absent.append(f"the evaluation of {what} at seed {planned.seed} {error}")
             continue
         evaluations[what, planned.seed] = found
         absent += [
@@ -156,16 +147,25 @@ def collect(
         for (policy, column), cell in _cells(outcomes, design).items():
             if policy in planned.rows:
                 cells.setdefault((planned.rows[policy], column), {})[planned.seed] = cell
-    metrics: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    metrics: dict[str, dict[int, Sequence[Mapping[str, Any]]]] = {}
     for planned in plan.runs:
         if planned.folder.metrics.is_file():
-            rows = list(read_lines(planned.folder.metrics))
+            try:
+                rows = read_metrics(planned.folder.metrics)
+                rows = [row for k, row in enumerate(rows) if row["iteration"] == k]
+            except UserError as error:
+                absent.append(
+                    f"the curves of {planned.run.label} at seed {planned.seed} are left out: "
+                    f"{error}"
+                )
+                continue
             if len(rows) < planned.config.iterations:
                 absent.append(
                     f"{planned.run.label} at seed {planned.seed} has {len(rows)} of "
                     f"{planned.config.iterations} iterations, and its curves end there"
                 )
-            metrics.setdefault(planned.run.label, {})[planned.seed] = rows
+            if rows:
+                metrics.setdefault(planned.run.label, {})[planned.seed] = rows
     return Results(
         study=study,
         design=design,
@@ -178,6 +178,27 @@ def collect(
         evaluations=evaluations,
         missing=tuple(dict.fromkeys(absent)),
     )
+
+
+def _evaluation(planned: PlannedEvaluation) -> tuple[dict[str, Any], list[OutcomeRow]]:
+    """What an evaluation has left. Raises UserError, as the end of a sentence, where that is not
+    all there."""
+    file, outcomes = (planned.folder / name for name in ("evaluation.json", "outcomes.csv"))
+    if not file.is_file():
+        raise UserError("is not there")
+    again = f"remove {file}, and the same command writes both again, of the dialogues that are kept"
+    try:
+        found, rows = read_json(file), read_outcomes(outcomes)
+    except UserError as error:
+        raise UserError(f"is damaged and left out ({error}); {again}") from error
+    if not is_of_today(planned.folder):
+        raise UserError("is of earlier policies")
+    played = found.get("coverage", {}).get("planned", len(rows))
+    if len(rows) != played:
+        raise UserError(
+            f"is left out, since {outcomes} has {len(rows)} of its {played} dialogues; {again}"
+        )
+    return found, rows
 
 
 def _cells(rows: Sequence[OutcomeRow], design: Design) -> dict[tuple[str, str], Cell]:

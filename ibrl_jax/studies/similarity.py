@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.store import cell_file
 from ibrl_jax.reporting.runs import read_lines
 from ibrl_jax.reporting.style import INK, LIGHT, house_style
@@ -100,10 +102,7 @@ def said_by(results: Results, line: Line, seed: int, column: str) -> dict[int, U
 
     Where seats are not alike the start has been measured in another one than its line's policy. Of
     its dialogues with itself it is then what it said in the policy's seat that counts, and of
-    others nothing.
-
-    Raises:
-        UserError: a file of dialogues is damaged.
+    others nothing. Of a checkpoint whose file is damaged there is nothing either.
     """
     dialogues: dict[int, list[dict[str, Any]]] = {}
     for iteration, row in line.rows.items():
@@ -115,7 +114,8 @@ def said_by(results: Results, line: Line, seed: int, column: str) -> dict[int, U
         )
         file = planned.folder / "dialogues" / cell_file(row.measured_as, column)
         if file.is_file():
-            dialogues[iteration] = list(read_lines(file))
+            with suppress(UserError):  # a damaged one is as good as none, which is told
+                dialogues[iteration] = list(read_lines(file))
     seats = {d["seat"] for k, these in dialogues.items() if k for d in these}
     alone = {name for c in results.design.columns if c.name == column for name in c.counterparts}
     found: dict[int, Utterances] = {}

@@ -189,7 +189,8 @@ class Algorithm:
 
         Raises:
             UserError: too little could be scored; all parameters are as before.
-            TrainingError: a loss or gradient is not finite; that role's parameters are as before.
+            TrainingError: a loss or gradient is not finite, and that role's parameters are as
+                before; or these themselves are no longer finite.
         """
         clock = self.clock
         clock.lap("other")

@@ -1,11 +1,11 @@
 """Checkpoints of everything that a run must remember, in Orbax.
 
 `state` holds the learner state of each owner and every snapshot of every pool: of what trains
-alone, since a base under adapters is a function of the config. `meta` holds the next iteration and
-the pools' versions. Nothing else needs to be kept: draws, matchups, sampling keys and schedules are
-functions of the seed and the iteration. A checkpoint appears whole or not at all; the newest one
-counts. It can be written on one mesh and read on another. Several processes write and read it
-together, each its own part.
+alone, since a base under adapters is a function of the config. `meta` holds the next iteration,
+the pools' versions, and sums by which a bit that turned is found, since Orbax has none. Nothing
+else needs to be kept: draws, matchups, sampling keys and schedules are functions of the seed and
+the iteration. A checkpoint appears whole or not at all; the newest one counts. It can be written on
+one mesh and read on another. Several processes write and read it together, each its own part.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import errno
 import logging
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,11 +51,12 @@ class Checkpoints:
         """Save the state after the last finished iteration; nothing if that is already there."""
         if algorithm.iteration in self._steps():
             return
+        state = _state(algorithm)
         meta = {
             "iteration": algorithm.iteration,
             "pools": {role: list(pool.versions) for role, pool in algorithm.pools.items()},
+            "sums": _sums(state),
         }
-        state = _state(algorithm)
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + (1 << 20)
         full = shutil.disk_usage(self.folder).free < needed
         if any(self._hosts.exchange("room", full)):  # Orbax's threads would print tracebacks
@@ -77,35 +81,44 @@ class Checkpoints:
             return False
         step = max(steps)
         try:
-            found = self._manager.restore(
-                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-            )
-            meta: dict[str, Any] = found["meta"]
-            kept = _abstract if algorithm.config.pool.store == "device" else _host
-            like = {
-                "learners": jax.tree.map(_abstract, algorithm.states),
-                "pools": {
-                    role: {_name(v): jax.tree.map(kept, algorithm.params(role)) for v in versions}
-                    for role, versions in meta["pools"].items()
-                },
-            }
-            state = self._manager.restore(
-                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
-            )["state"]
+            with _told_once():
+                pools, state = self._read(step, algorithm)
         except Exception as error:
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
             older = [s for s in steps if s < step]
             then = f"from iteration {max(older)}" if older else "from the start"
             raise UserError(
-                f"the checkpoint {self.folder / str(step)} cannot be read, it may have been cut "
-                f"short ({first}); delete that folder and the run goes on {then}"
+                f"the checkpoint {self.folder / str(step)} cannot be read, it may be damaged "
+                f"({first}); delete that folder and the run goes on {then}"
             ) from error
-        algorithm.iteration = int(meta["iteration"])
+        algorithm.iteration = step
         algorithm.states = state["learners"]
-        for role, versions in meta["pools"].items():
+        for role, versions in pools.items():
             params = [state["pools"][role][_name(v)] for v in versions]
             algorithm.pools[role].restore({"role": role, "versions": versions, "params": params})
         return True
+
+    def _read(self, step: int, algorithm: Algorithm) -> tuple[dict[str, list[int]], Any]:
+        """The versions of each pool, and the state, of a checkpoint."""
+        found = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
+        meta: dict[str, Any] = found["meta"]
+        if (said := int(meta["iteration"])) != step:
+            raise ValueError(f"it says that it is of iteration {said}")
+        pools = dict(meta["pools"])
+        kept = _abstract if algorithm.config.pool.store == "device" else _host
+        like = {
+            "learners": jax.tree.map(_abstract, algorithm.states),
+            "pools": {
+                role: {_name(v): jax.tree.map(kept, algorithm.params(role)) for v in versions}
+                for role, versions in pools.items()
+            },
+        }
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
+        state = self._manager.restore(step, args=args)["state"]
+        kept, now = meta.get("sums", {}), _sums(state)
+        if others := sorted(path for path in kept.keys() & now.keys() if kept[path] != now[path]):
+            raise ValueError(f"{others[0]} is not as it was saved")
+        return pools, state
 
     def close(self) -> None:
         self._manager.close()
@@ -126,6 +139,42 @@ class Checkpoints:
     def _steps(self) -> list[int]:
         """The iterations that have a checkpoint, as the first process sees them."""
         return self._hosts.exchange("checkpoints", list(self._manager.all_steps()))[0]
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """What a read that fails raises is all that is told of it.
+
+    Reads of other arrays fail with it, and say so later: asyncio when their tasks are collected,
+    tensorstore's threads when they find the loop of Orbax closed. So if the block raises, these are
+    silent until the process ends.
+    """
+    hook, log = sys.unraisablehook, logging.getLogger("asyncio")
+    level = log.level
+
+    def tell(found: Any) -> None:
+        if "loop is closed" not in str(found.exc_value):
+            hook(found)
+
+    sys.unraisablehook = tell
+    log.setLevel(logging.CRITICAL)
+    yield
+    sys.unraisablehook = hook
+    log.setLevel(level)
+
+
+def _sums(state: Any) -> dict[str, int]:
+    """A sum over the words of each array, by its path: a bit that turns changes it.
+
+    Arrays that lie in part with other processes have none.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            whole = np.ascontiguousarray(leaf).reshape(-1)
+            words = whole.view(np.uint32 if whole.itemsize == 4 else np.uint8)
+            found[jax.tree_util.keystr(path)] = int(words.sum(dtype=np.uint64))
+    return found
 
 
 def _state(algorithm: Algorithm) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from ibrl_jax.models import hf_folder
 from ibrl_jax.models.hf_config import TokenIds
 from ibrl_jax.models.lora import merge
 from ibrl_jax.trainer.placing import places
-from ibrl_jax.trainer.policies import START
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.weights import load_weights
+from ibrl_jax.trainer.written import START
 
 _SHARD = 4 << 30
 """Bytes of tensors a file."""

@@ -27,6 +27,7 @@ from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import abstract_params, count_params
 from ibrl_jax.models.table import three_digits
 from ibrl_jax.trainer import build as builders
+from ibrl_jax.trainer import start as starts
 from ibrl_jax.trainer.placing import places
 from ibrl_jax.trainer.start import Note
 
@@ -35,20 +36,27 @@ GB = 1e9
 
 @dataclass(kw_only=True)
 class Footprint:
-    """Bytes on one device, of the role that takes most."""
+    """Bytes on one device, of the role that takes most.
+
+    `supervised` is all that the supervised start takes, which comes before the rest and alone: one
+    policy's parameters and moments, a base under its adapters, and a step of rows as long as a view
+    may be; 0 where there is none.
+    """
 
     title: str
     stays: dict[str, int] = field(default_factory=dict)
     programs: dict[str, int] = field(default_factory=dict)
+    supervised: int = 0
 
     @property
     def peak(self) -> int:
-        """What stays, and the largest program beside it."""
-        return sum(self.stays.values()) + max(self.programs.values())
+        """What stays and the largest program beside it, or the supervised start, before it all."""
+        return max(sum(self.stays.values()) + max(self.programs.values()), self.supervised)
 
 
 def footprint(config: ConfigDict, note: Note) -> Footprint:
-    """Compiles the update, the reference pass and the sampler's largest program.
+    """Compiles the update, the reference pass, the sampler's largest program and, where there is a
+    supervised start, its step.
 
     Raises:
         UserError: the mesh does not fit the network.
@@ -113,6 +121,14 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
         f"tokens, {shape.length} entries"
     )
     found.programs["a turn of the sampler"] = _temporary(wide_programs.lowered(shape).compile())
+    if config.policy.start == "sft":
+        note("compiling the supervised step")
+        step = starts.build_stepper(config, wide_speech, wide.abstract_base(), wide)
+        program = step.lowered(wide.abstract_trained(), config.rollout.max_view_tokens).compile()
+        held = (
+            _bytes(state.params) + _bytes(state.opt_state) + (0 if base is None else _bytes(base))
+        )
+        found.supervised = held + _temporary(program)
     return found
 
 
@@ -151,6 +167,8 @@ def lines(found: Footprint, device_gb: int) -> Iterator[str]:
     yield f"| **stays** | **{sum(found.stays.values()) / GB:.2f}** |"
     for name, size in found.programs.items():
         yield f"| {name}, besides, at most | {size / GB:.3g} |"
+    if found.supervised:
+        yield f"| the supervised start, before and alone, at most | {found.supervised / GB:.3g} |"
     yield f"| **peak, at most** | **{found.peak / GB:.2f}** |"
     if device_gb:
         verdict = "fits" if found.peak <= device_gb * GB else "does not fit"

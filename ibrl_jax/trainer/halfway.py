@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import numpy as np
 from ibrl_jax.whole import replacing
 
 EVERY = 100
-"""Steps between two keepings."""
+"""Steps between two keepings, at least."""
+SHARE = 20
+"""Times what a keeping took that pass before the next: gigabytes are kept less often."""
 
 _FILE = "steps.npz"
 
@@ -32,6 +36,23 @@ class Halfway:
     step: int
     draws: Any
     losses: np.ndarray
+
+
+class Pace:
+    """When a state is kept: not before the last keeping's time has passed `SHARE` times over."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def timed(self, keep: Callable[[], None]) -> None:
+        """Keeps, and sets when that may be next."""
+        began = time.monotonic()
+        keep()
+        ended = time.monotonic()
+        self._next = ended + SHARE * (ended - began)
 
 
 def keep(folder: Path, now: Halfway) -> None:

@@ -20,14 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from ml_collections import ConfigDict
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
-from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.trainer.jobs_board import Board
 from ibrl_jax.trainer.processes import Ending, Job, Running
-from ibrl_jax.trainer.run import RunFolder, read_json
 
 _LOOKS = 0.1
 """Seconds between looks at what runs."""
@@ -172,17 +169,6 @@ def _cores() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
-
-
-def is_finished(folder: RunFolder, config: ConfigDict, *, evaluate: bool) -> bool:
-    """Whether a folder's run has got as far as its config asks, and has left what it should."""
-    if folder.ended < config.iterations:
-        return False
-    roles = [role for role, settings in config.roles.items() if settings.train]
-    if not all((folder.policy(role) / "policy.json").is_file() for role in roles):
-        return False
-    evaluation = folder.path / "evaluation.json"
-    return not evaluate or (evaluation.is_file() and not unfinished(read_json(evaluation)))
 
 
 def seeds_of(text: str) -> list[int]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ibrl_jax.reporting.progress import duration, figures
+from ibrl_jax.reporting.progress import duration
 from ibrl_jax.trainer.processes import Ending, Job, Running
 
 _LAST_WORDS = 6
@@ -120,10 +120,12 @@ class Board:
             self._redraw(one, self._news(one))
             self._redraw_all()
         elif (
-            total and one.row and (quarter := 4 * one.rows // total) > self._quarters[one.job.name]
+            total
+            and one.shown
+            and (quarter := 4 * one.rows // total) > self._quarters[one.job.name]
         ):
             self._quarters[one.job.name] = quarter
-            self._say(f"{one.job.name}: {one.rows}/{total}  {figures(one.row)}")
+            self._say(f"{one.job.name}: {one.rows}/{total}  {one.shown}")
 
     def ended(self, one: Running, code: int, ending: Ending) -> None:
         one.look()
@@ -169,8 +171,8 @@ class Board:
 
     def _news(self, one: Running) -> str:
         """The figures of the last iteration; before the first and after the last, the last words"""
-        if one.row and one.rows < one.job.total:
-            return figures(one.row)
+        if one.shown and one.rows < one.job.total:
+            return one.shown
         words = one.last_words(1)
         return words[0].removeprefix("· ") if words else ""
 

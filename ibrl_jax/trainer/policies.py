@@ -3,7 +3,8 @@
 ```
 params.safetensors     the parameters, by their path in the tree; or, where only these were trained,
 adapters.safetensors   the adapters
-policy.json            the network, the chat format, the base of the adapters, where it comes from
+policy.json            the network, the chat format, the base of the adapters, where it comes from,
+                       and the hashes of the other files
 tokenizer.*            the files of its tokenizer, under their own names
 ```
 """
@@ -31,14 +32,11 @@ from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.hf_folder import TYPES
 from ibrl_jax.models.params import Params
-
-START = "start"
-"""The name of the policy that every role grows from, in a run's `policies/` and in reports."""
+from ibrl_jax.trainer import written
+from ibrl_jax.trainer.written import ABOUT, ADAPTERS, WHOLE
 
 _HOW_IT_RUNS = ("dtype", "remat", "unroll", "attention", "attention_block")
 """Fields of a network that change how it is computed, not what; `chunk` of its delta layers too."""
-
-_WHOLE, _ADAPTERS = "params.safetensors", "adapters.safetensors"
 
 
 def save_policy(
@@ -50,7 +48,7 @@ def save_policy(
     base: Mapping[str, Any] | None = None,
     keep: bool = False,
 ) -> None:
-    """Write a policy folder, whole or not at all.
+    """Write a policy folder, whole or not at all; what somebody else put there stays.
 
     Args:
         params: what trains of the policy.
@@ -66,10 +64,13 @@ def save_policy(
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             _write(beside / "new", params, speech, {**about, **_lora(speech, base)})
-            if not (keep and (folder / "policy.json").is_file()):
+            if not (keep and (folder / ABOUT).is_file()):
+                old = beside / "old"
                 if folder.exists():
-                    folder.rename(beside / "old")
+                    folder.rename(old)
                 (beside / "new").rename(folder)
+                if old.is_dir():
+                    written.move_others(old, folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -79,9 +80,10 @@ def load_policy(
 ) -> Params:
     """What was trained of the policy of a folder.
 
-    Args and errors are those of `check_policy`.
+    Args and errors are those of `check_policy`, and weights that were damaged since are refused.
     """
     file = check_policy(folder, like, speech, base)
+    written.check(file)
     try:
         return traverse_util.unflatten_dict(load_file(file), sep="/")
     except (SafetensorError, OSError) as error:
@@ -103,7 +105,7 @@ def check_policy(
     """
     if not is_policy(folder):
         raise UserError(
-            f"{folder} is not a policy folder (policy.json and {_WHOLE}, or {_ADAPTERS}); "
+            f"{folder} is not a policy folder (policy.json and {WHOLE}, or {ADAPTERS}); "
             "`make sft` writes one, and a run writes policies/<role>"
         )
     _check_about(folder, speech)
@@ -135,13 +137,13 @@ def _unreadable(file: Path, error: Exception) -> UserError:
 
 def is_policy(folder: Path) -> bool:
     """Whether a folder holds a policy, of all parameters or of adapters."""
-    parts = [(folder / name).is_file() for name in (_WHOLE, _ADAPTERS)]
-    return any(parts) and (folder / "policy.json").is_file()
+    parts = [(folder / name).is_file() for name in (WHOLE, ADAPTERS)]
+    return any(parts) and (folder / ABOUT).is_file()
 
 
 def about_policy(folder: Path) -> dict[str, Any]:
     """What `policy.json` says. Raises UserError if it is missing or cut short."""
-    file = folder / "policy.json"
+    file = folder / ABOUT
     try:
         about = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -162,12 +164,13 @@ def _write(folder: Path, params: Params, speech: Speech, about: Mapping[str, Any
     (folder / _file(speech)).chmod(0o644)  # safetensors lets its owner alone read
     for name, content in speech.tokenizer.files.items():
         (folder / name).write_bytes(content)
-    values = {"model": dataclasses.asdict(speech.model.config), "chat": speech.chat.name, **about}
-    (folder / "policy.json").write_text(json.dumps(values, indent=1) + "\n")
+    network = {"model": dataclasses.asdict(speech.model.config), "chat": speech.chat.name}
+    values = {**network, **about, "files": written.hashes(folder)}
+    (folder / ABOUT).write_text(json.dumps(values, indent=1) + "\n")
 
 
 def _file(speech: Speech) -> str:
-    return _WHOLE if speech.model.lora is None else _ADAPTERS
+    return WHOLE if speech.model.lora is None else ADAPTERS
 
 
 def _lora(speech: Speech, base: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -13,10 +13,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from ibrl_jax.reporting.progress import figures
 
 LOG = "log.txt"
 _ENOUGH = 3
@@ -51,7 +53,8 @@ class Job:
 class Running:
     """A process, how far it is, and how often it was asked to stop.
 
-    `rows`: of its metrics so far; `rows_before` of them are of an earlier start.
+    `rows`: of its metrics so far; `rows_before` of them are of an earlier start; `shown`: the
+    figures of the last one. To look never fails: what cannot be read tells nothing.
     """
 
     job: Job
@@ -59,7 +62,7 @@ class Running:
     process: subprocess.Popen[bytes]
     began: float
     rows: int = 0
-    row: dict | None = None
+    shown: str = ""
     told: int = 0
     rows_before: int = 0
     _read: int = field(default=0, repr=False)
@@ -108,16 +111,20 @@ class Running:
                     self.rows_before = 0
                 file.seek(self._read)
                 new = file.read()
-        except FileNotFoundError:
+        except OSError:
             return
         whole = new[: new.rfind(b"\n") + 1]
         if whole:
             self._read += len(whole)
             self.rows += whole.count(b"\n")
-            self.row = json.loads(whole.splitlines()[-1])
+            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                self.shown = figures(json.loads(whole.splitlines()[-1]))
 
     def last_words(self, count: int) -> list[str]:
-        lines = self.job.log.read_text(errors="replace").splitlines()
+        try:
+            lines = self.job.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return []
         return [line for line in lines if line.strip()][-count:]
 
 

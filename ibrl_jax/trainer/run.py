@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 from ibrl_jax.settings import ROLES
+from ibrl_jax.trainer import written
 from ibrl_jax.whole import replacing
 
 MAY_DIFFER = (
@@ -92,7 +94,12 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Holds the folder while a run writes to it. Raises UserError if another process does."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # as under /proc, where nobody can make one
+            raise UserError(
+                f"{self.path} cannot be made ({error.strerror}); choose another --config.run.root"
+            ) from error
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +116,8 @@ class RunFolder:
                 raise
 
     def check(self, config: ConfigDict) -> None:
-        """Raises UserError if the folder holds a run of another config that got anywhere."""
+        """Raises UserError if the folder holds a run of another config that got anywhere, or this
+        one's beyond its last iteration."""
         if self.begun and not (self.path / "config.json").is_file():
             raise UserError(
                 f"{self.path} holds a run without its config.json; restore that file, or choose "
@@ -122,18 +130,33 @@ class RunFolder:
                 f"{self.path} holds a run with config.{key} = {old!r}, not {new!r}; "
                 "choose another --config.name or --config.seed, or delete the folder"
             )
+        if self.saved > config.iterations:
+            raise UserError(
+                f"{self.path} has run {self.saved} iterations by now, and config.iterations is "
+                f"{config.iterations}; give it {self.saved} or more, or choose another "
+                "--config.name or --config.seed"
+            )
 
     def claim(self, config: ConfigDict) -> None:
         """Make the folder this config's; what another one left before its first iteration goes."""
         if self._difference(config):
-            shutil.rmtree(self.path / "policies", ignore_errors=True)
+            for name in self._own_policies():
+                written.forget(self.policy(name))
         write_json(self.path / "config.json", configs.to_dict(config))
 
     @property
     def begun(self) -> bool:
         """Whether an iteration was recorded or saved here."""
+        return self.metrics.is_file() or bool(self._checkpoints())
+
+    @property
+    def saved(self) -> int:
+        """The iterations that the newest checkpoint holds; 0 where there is none."""
+        return max((int(p.name) for p in self._checkpoints() if p.name.isdecimal()), default=0)
+
+    def _checkpoints(self) -> list[Path]:
         saved = self.path / "checkpoints"
-        return self.metrics.is_file() or (saved.is_dir() and any(saved.iterdir()))
+        return [*saved.iterdir()] if saved.is_dir() else []
 
     @property
     def ended(self) -> int:
@@ -156,6 +179,13 @@ class RunFolder:
 
     def policy(self, role: str) -> Path:
         return self.path / "policies" / role
+
+    def _own_policies(self) -> list[str]:
+        """The names in `policies/` that a run gives: its start, its roles, their snapshots."""
+        roles = "|".join(role for names in ROLES.values() for role in names)
+        ours = re.compile(rf"{written.START}|({roles})(@\d+)?")
+        there = sorted((self.path / "policies").glob("*"))
+        return [path.name for path in there if path.is_dir() and ours.fullmatch(path.name)]
 
     def need_policies(self, names: Iterable[str]) -> None:
         """Raises UserError unless the run has ended and left these policies."""
@@ -194,7 +224,7 @@ class RunFolder:
         """The policies of an earlier end of this run, and what was measured of them, are no longer
         its own."""
         for role in learners:
-            shutil.rmtree(self.policy(role), ignore_errors=True)
+            written.forget(self.policy(role))
         for name in ("evaluation.json", "outcomes.csv"):
             (self.path / name).unlink(missing_ok=True)
         file = self.path / "summary.json"

@@ -47,11 +47,12 @@ from ibrl_jax.trainer.frozen import snapshot
 from ibrl_jax.trainer.iteration import Iteration
 from ibrl_jax.trainer.measure import dialogue_records, metrics_row
 from ibrl_jax.trainer.placing import places, to_be_written
-from ibrl_jax.trainer.policies import START, load_policy, save_policy
+from ibrl_jax.trainer.policies import load_policy, save_policy
 from ibrl_jax.trainer.run import RunFolder, as_json, difference, read_json, write_lines
 from ibrl_jax.trainer.seating import check_room
 from ibrl_jax.trainer.start import Note, start_policy
 from ibrl_jax.trainer.weights import Weights, base_of, load_weights
+from ibrl_jax.trainer.written import START
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ def train(
 
     Raises:
         UserError: the folder holds another run, or something that the config names cannot be used.
-        TrainingError: a loss or gradient was not finite.
+        TrainingError: a loss, a gradient or parameters were not finite.
         Stopped: Ctrl-C; what was finished is saved.
     """
     note = notes(console)
@@ -217,6 +218,8 @@ def train(
         hosts.barrier("the run's folder")
         stage = set_up(config, note, folder, hosts, to_play=folder.ended < config.iterations)
         algorithm = stage.algorithm
+        for endpoint in algorithm.cast.endpoints.values():
+            held.callback(endpoint.ledger.close)
         keep, stopped = config.run.keep_checkpoints, False
         speed: dict[str, float] = {}
         with Checkpoints(folder.path / "checkpoints", keep, hosts) as checkpoints:

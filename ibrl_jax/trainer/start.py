@@ -18,6 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from ibrl_jax.trainer import halfway
 from ibrl_jax.trainer.lessons import Lessons
 from ibrl_jax.trainer.placing import Place, places, to_be_written
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
-from ibrl_jax.trainer.supervised import stepper
+from ibrl_jax.trainer.supervised import Stepper, stepper
 from ibrl_jax.trainer.teachers import Example, Renderer, examples, recitals
 from ibrl_jax.trainer.transcripts import read_transcripts
 from ibrl_jax.trainer.weights import (
@@ -109,13 +110,7 @@ def supervise(
     began = time.perf_counter()
     data = _data(config, domain, speech, note)
     lessons = Lessons(sft, data, _recitals(config, domain, speech))
-    schedule = optax.cosine_decay_schedule(sft.learning_rate, sft.steps, alpha=0.05)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
-    )
-    chunk = config.optimiser.logp_chunk
-    packed = sft.packed or sft.recitals > 0
-    step = stepper(speech, optimiser, chunk, sft.batch, first.frozen, place, packed=packed)
+    step = build_stepper(config, speech, first.frozen, place)
     params, state = step.init(first.trained)
     rng = generator(seed, "sft")
     losses: list[Any] = []
@@ -126,22 +121,21 @@ def supervise(
         note(f"going on from step {kept.step}")
         (params, state), losses = kept.trees, list(kept.losses)
         rng.bit_generator.state = kept.draws
+    keeping = halfway.Pace()
     for index in range(len(losses), sft.steps):
         params, state, loss = step(params, state, lessons.rows(index, rng))
         losses.append(loss)
         if (index + 1) % 100 == 0:
             recent = float(np.mean(jax.device_get(losses[-100:])))
             note(f"supervised step {index + 1}/{sft.steps}: loss {recent:.3f}")
-        if part and (index + 1) % halfway.EVERY == 0:
-            halfway.keep(
-                part,
-                halfway.Halfway(
-                    trees=(params, state),
-                    step=index + 1,
-                    draws=rng.bit_generator.state,
-                    losses=np.asarray(jax.device_get(losses), np.float32),
-                ),
+        if part and (index + 1) % halfway.EVERY == 0 and keeping.due():
+            now = halfway.Halfway(
+                trees=(params, state),
+                step=index + 1,
+                draws=rng.bit_generator.state,
+                losses=np.asarray(jax.device_get(losses), np.float32),
             )
+            keeping.timed(partial(halfway.keep, part, now))
     final = float(np.mean(jax.device_get(losses[-50:])))
     if not np.isfinite(final):
         raise UserError(
@@ -151,6 +145,23 @@ def supervise(
     seconds = time.perf_counter() - began
     about = {"source": "sft", "seed": seed, "steps": sft.steps, "loss": final, "seconds": seconds}
     return params, about
+
+
+def build_stepper(
+    config: ConfigDict, speech: Speech, frozen: Params | None, place: Place
+) -> Stepper:
+    """The supervised step of a config; `frozen` is a base under adapters, abstract or not.
+
+    Raises:
+        UserError: the mesh does not divide the rows.
+    """
+    sft = config.sft
+    schedule = optax.cosine_decay_schedule(sft.learning_rate, sft.steps, alpha=0.05)
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99, weight_decay=0.01)
+    )
+    chunk, packed = config.optimiser.logp_chunk, sft.packed or sft.recitals > 0
+    return stepper(speech, optimiser, chunk, sft.batch, frozen, place, packed=packed)
 
 
 def _data(config: ConfigDict, domain: Domain, speech: Speech, note: Note) -> list[Example]:

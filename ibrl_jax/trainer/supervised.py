@@ -38,6 +38,10 @@ class Stepper(Protocol):
         """Parameters and state after a step, and its loss."""
         ...
 
+    def lowered(self, params: Params, length: int) -> jax.stages.Lowered:
+        """The program that takes most, for rows of so many tokens; `params` may be abstract."""
+        ...
+
 
 def stepper(
     speech: Speech,
@@ -81,6 +85,7 @@ class _Copies:
         devices = jax.local_devices()[: 1 if frozen is not None else None]
         count = next(n for n in range(len(devices), 0, -1) if batch % n == 0)
         self._devices = devices[:count]
+        self._share = batch // count
         self._optimiser = optimiser
         self._frozen = frozen
 
@@ -96,13 +101,16 @@ class _Copies:
         return params, self._optimiser.init(params)
 
     def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
-        size = len(rows[0]) // len(self._devices)
+        size = self._share
         parts = []
         for index, device in enumerate(self._devices):
             share = tuple(x[index * size : (index + 1) * size] for x in rows)
             here, share = jax.device_put((params, share), device)
             parts.append(self._gradient(here, self._frozen, share))
         return self._apply(params, state, jax.device_put(parts, self._devices[0]))
+
+    def lowered(self, params: Params, length: int) -> jax.stages.Lowered:
+        return self._gradient.lower(params, self._frozen, _abstract_rows(self._share, length))
 
 
 class _Sharded:
@@ -122,7 +130,7 @@ class _Sharded:
                 f"config.sft.batch is {batch}, which mesh.data x mesh.fsdp = {share} does not "
                 "divide; make it a multiple"
             )
-        self._optimiser, self._frozen = optimiser, frozen
+        self._optimiser, self._frozen, self._batch = optimiser, frozen, batch
         self._mesh = mesh
         self._step: Any = None
 
@@ -135,15 +143,36 @@ class _Sharded:
         self._whole = step
 
     def init(self, params: Params) -> tuple[Params, Any]:
-        at = jax.tree.map(lambda x: x.sharding, params)
-        state_at = jax.tree.map(lambda x: x.sharding, abstract_optimiser(self._optimiser, params))
-        self._step = jax.jit(self._whole, out_shardings=(at, state_at, None))
+        self._step, state = self._compiled(params)
+        state_at = jax.tree.map(lambda x: x.sharding, state)
         return params, jax.jit(self._optimiser.init, out_shardings=state_at)(params)
+
+    def lowered(self, params: Params, length: int) -> jax.stages.Lowered:
+        step, state = self._compiled(params)
+        rows = _abstract_rows(self._batch, length)
+        at = batch_sharding(self._mesh, rows)
+        placed = jax.tree.map(
+            lambda x, there: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), rows, at
+        )
+        with use(self._mesh):
+            return step.lower(params, self._frozen, state, placed)
+
+    def _compiled(self, params: Params) -> tuple[Any, Any]:
+        """The step, for parameters that lie where these do, and the optimiser's abstract state."""
+        state = abstract_optimiser(self._optimiser, params)
+        at, state_at = (jax.tree.map(lambda x: x.sharding, tree) for tree in (params, state))
+        return jax.jit(self._whole, out_shardings=(at, state_at, None)), state
 
     def __call__(self, params: Params, state: Any, rows: Rows) -> tuple[Params, Any, jax.Array]:
         with use(self._mesh):
             rows = put(rows, batch_sharding(self._mesh, rows))
             return jax.block_until_ready(self._step(params, self._frozen, state, rows))
+
+
+def _abstract_rows(count: int, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """ids, segment ids and weights [count, length], as shapes and types."""
+    types = (jnp.int32, jnp.int32, jnp.float32)
+    return tuple(jax.ShapeDtypeStruct((count, length), dtype) for dtype in types)
 
 
 def _gradient(speech: Speech, chunk: int, packed: bool) -> Callable[..., Any]:

@@ -127,7 +127,7 @@ class _Trial:
         self._speech, self._start, self._clock = speech, start, clock
         self.rows = config.rollout.draws * config.rollout.group
         self.length = config.rollout.max_view_tokens
-        self.budget = config.optimiser.memory_gb * 1e9 or _memory()
+        self.budget = min(config.optimiser.memory_gb * 1e9 or _memory(), 2 * _memory())
 
     @property
     def share(self) -> int:

@@ -248,6 +248,17 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_is_refused(toy):
         check_finite(metrics, "agent0")
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_parameters_that_overflow_under_a_finite_gradient_are_refused(toy, lanes):
+    learner = toy.learner(micro=2, lanes=lanes)
+    hyper = toy.hyper(learning_rate=3e38, warmup_updates=0)
+    _, metrics = learner.update(learner.init(toy.params()), None, toy.batch(toy.rows()), hyper)
+    assert np.isfinite(metrics["loss"])
+    assert np.isfinite(metrics["grad_norm"])
+    with pytest.raises(TrainingError, match="and the parameters' inf; this pass was refused"):
+        check_finite(metrics, "agent0")
+
+
 def test_degenerate_groups_alone_give_a_finite_step(toy, shared_learner):
     rows = [toy.row(0.0, rollout=g, degenerate=True) for g in range(4)]
     _, metrics = shared_learner.update(

@@ -229,7 +229,59 @@ def test_an_evaluation_whose_rows_were_cut_is_left_out_and_told(tmp_path: Path) 
     cut = collect(STUDY, "mini", (0,), made)
     assert cut.cell(("SFT start",), "A") is None
     (said,) = set(cut.missing) - set(whole.missing)
-    assert f"has {len(lines) - 4} of its {len(lines) - 1} dialogues and is left out" in said
+    assert f"has {len(lines) - 4} of its {len(lines) - 1} dialogues; remove" in said
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("evaluation.json", '{"rows": '),
+        ("outcomes.csv", "policy,column"),
+        ("outcomes.csv", None),
+    ],
+)
+def test_a_damaged_evaluation_is_left_out_and_told(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    made = results(tmp_path, (0, 1))
+    assert not made.missing
+    file = made.plan.evaluations[0].folder / name
+    file.unlink() if content is None else file.write_text(content)
+    again = collect(STUDY, "mini", (0, 1), made.plan)
+    (said,) = again.missing
+    assert said.startswith("the evaluation of pair at seed 0 is damaged and left out (")
+    assert str(file) in said
+    assert "the same command writes both again" in said
+    assert set(again.cells["first", "A"]) == {1}
+    write_study(again, tmp_path / "out", "make it")
+    assert f"- {said}\n" in (tmp_path / "out" / "tiny.md").read_text()
+
+
+def test_a_damaged_row_of_metrics_leaves_its_curves_out(tmp_path: Path) -> None:
+    made = results(tmp_path, (0, 1))
+    with made.plan.runs[0].folder.metrics.open("a") as out:
+        out.write("no JSON\n")
+    again = collect(STUDY, "mini", (0, 1), made.plan)
+    (said,) = again.missing
+    assert said.startswith("the curves of pair at seed 0 are left out: Line 5 of ")
+    assert set(again.metrics["pair"]) == {1}
+    write_study(again, tmp_path / "out", "make it")
+
+
+def test_an_iteration_counts_once_and_curves_end_at_a_gap(tmp_path: Path) -> None:
+    made = results(tmp_path, (0, 1))
+    file = made.plan.runs[0].folder.metrics
+    lines = file.read_text().splitlines(keepends=True)
+    later = json.dumps(json.loads(lines[1]) | {"later": True}) + "\n"
+    file.write_text("".join([*lines[:2], later, *lines[2:]]))
+    again = collect(STUDY, "mini", (0, 1), made.plan)
+    assert [row["iteration"] for row in again.metrics["pair"][0]] == [0, 1, 2, 3]
+    assert again.metrics["pair"][0][1]["later"]
+    assert not again.missing
+    file.write_text("".join([*lines[:2], *lines[3:]]))
+    cut = collect(STUDY, "mini", (0, 1), made.plan)
+    assert len(cut.metrics["pair"][0]) == 2
+    assert cut.missing == ("pair at seed 0 has 2 of 4 iterations, and its curves end there",)
 
 
 def test_where_nothing_is_missing_no_worst_case_is_told(found: Results) -> None:

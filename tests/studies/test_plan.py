@@ -16,9 +16,10 @@ from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import audits
 from ibrl_jax.studies import plan as plan_module
 from ibrl_jax.studies.declare import Column, Design, Env, Row, Run, need
-from ibrl_jax.studies.plan import is_of_today, is_whole, plan
+from ibrl_jax.studies.plan import plan
 from ibrl_jax.study import load_study
 from ibrl_jax.trainer.contents import PATHS, PATHS_OR_WORDS, content_of, contents
+from ibrl_jax.trainer.finished import is_of_today, is_whole
 from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.weights import fingerprint
 from tests.studies.fakes import DESIGN, SHORT, evaluate, finish, planned
@@ -265,6 +266,16 @@ def test_an_evaluation_with_something_left_to_do_is_due_again(
     assert is_whole(one.folder) is not due
     again = {job.name: job.finished for job in planned(tmp_path, (0,)).jobs}
     assert again["evaluation of pair seed0"] is not due
+
+
+def test_a_damaged_evaluation_is_due_again(tmp_path: Path) -> None:
+    made = planned(tmp_path, (0,))
+    finish(made.runs[0])
+    evaluate(made.evaluations[0], lambda *_: 1.0)
+    (made.evaluations[0].folder / "evaluation.json").write_text('{"rows": [')
+    again = {job.name: job.finished for job in planned(tmp_path, (0,)).jobs}
+    assert again["pair seed0"]
+    assert not again["evaluation of pair seed0"]
 
 
 def test_audits_are_part_of_an_evaluations_name_where_there_are_any(

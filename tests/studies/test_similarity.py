@@ -159,6 +159,13 @@ def test_a_seed_that_lacks_a_checkpoint_is_left_out_and_told(made: Plan, by_ngra
     assert piece.data["left_out"] == "seed 0 (2 of 3 checkpoints)"
 
 
+def test_a_damaged_file_of_dialogues_is_as_good_as_none(made: Plan, by_ngrams: None) -> None:
+    file = made.evaluations[0].folder / "dialogues" / cell_file("agent1 at 0.5", FIXED)
+    file.write_text("no JSON\n" + file.read_text())
+    piece = similarity_of("pair", "agent1", FIXED)(read(made))
+    assert piece.data["left_out"] == "seed 0 (2 of 3 checkpoints)"
+
+
 def test_the_part_names_its_measure_and_stands_beside_the_paper(
     found: Results, by_ngrams: None
 ) -> None:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -344,6 +345,17 @@ def test_a_failed_reward_has_no_row_and_counts_against_coverage(make: Make) -> N
     assert row["roles"]["agent0"]["reward"] == pytest.approx(sum(paid) / len(paid))
 
 
+def test_a_role_without_a_row_does_not_update_and_the_other_does(make: Make) -> None:
+    algorithm = make()
+    before = bits(algorithm.states["agent1"])
+    failed = {"agent1": Failed(reason="nobody answered")}
+    played = [replace(t, rewards={**t.rewards, **failed}) for t in algorithm.rollouts()]
+    _, updates = algorithm.learn(played)
+    assert set(updates) == {"agent0"}
+    assert algorithm.version("agent0") == 1
+    assert bits(algorithm.states["agent1"]) == before
+
+
 def poisoned(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every reference log-probability is no number: neither is then the loss."""
     reference = learner.reference_logp
@@ -433,3 +445,23 @@ def test_a_checkpoint_gives_back_everything(make: Make, tmp_path: Any) -> None:
     one, other = algorithm.iterate(), fresh.iterate()
     assert [t.turns for t in one.trajectories] == [t.turns for t in other.trajectories]
     assert bits(fresh.states) == bits(algorithm.states)
+
+
+def test_a_damaged_checkpoint_is_one_sentence(make: Make, tmp_path: Path) -> None:
+    algorithm = make()
+    with Checkpoints(tmp_path / "checkpoints", 2) as checkpoints:
+        checkpoints.save(algorithm)
+        newest = checkpoints.folder / "0"
+        meta = newest / "meta" / "metadata"
+        kept = json.loads(meta.read_text())
+        for said in ({**kept, "iteration": 3}, {"pools": {}}, {"iteration": 0}, {}):
+            meta.write_text(json.dumps(said))
+            with pytest.raises(UserError, match="it may be damaged .* goes on from the start"):
+                checkpoints.restore(algorithm)
+        meta.write_text(json.dumps(kept))
+        largest = max((newest / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+        content = bytearray(largest.read_bytes())
+        content[len(content) // 2] ^= 1
+        largest.write_bytes(content)
+        with pytest.raises(UserError, match="is not as it was saved"):
+            checkpoints.restore(algorithm)

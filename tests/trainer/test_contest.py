@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,11 @@ from safetensors.numpy import load_file
 from ibrl_jax.config import endpoint, load
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.errors import UserError
+from ibrl_jax.evaluation import matches
 from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.store import Store
 from ibrl_jax.trainer import seating
-from ibrl_jax.trainer.contest import contest, contest_sentence
+from ibrl_jax.trainer.contest import contest, contest_sentence, table_lines
 from ibrl_jax.trainer.entries import entries_of
 from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.session import train
@@ -243,6 +245,8 @@ def test_the_result_names_what_made_it(scene: Scene, whole: tuple[Path, dict[str
     count = sum(len(file.read_text().splitlines()) for file in files)
     assert written["unfinished"] == {"dialogues": count, "broken_off": 0}, "with cross-play"
     assert "5 policies, 136 of 136 dialogues" in contest_sentence(table, to)
+    files = "evaluation.json, outcomes.csv, crossplay.svg and dialogues/ lie there"
+    assert files in contest_sentence(table, to)
     assert "goes on" not in contest_sentence(table, to)
     left = {"dialogues": count, "broken_off": 2}
     assert contest_sentence(table | {"unfinished": left}, to).endswith(
@@ -295,6 +299,48 @@ def test_a_folder_is_one_process_at_a_time(scene: Scene, tmp_path: Path) -> None
     held = Store(tmp_path / "dialogues", lambda _: None).alone()
     with held, pytest.raises(UserError, match="another process is evaluating"):
         contest(scene.config("fair", counterparts=("fair",)), tmp_path, lambda _: None)
+
+
+def test_a_runs_folder_is_no_place_for_another_evaluation(scene: Scene) -> None:
+    to = scene.alone.path
+    before = sorted(p.name for p in to.iterdir())
+    with pytest.raises(UserError, match=f"{to} is the folder of a run, .* make evaluate RUN={to}"):
+        contest(scene.config("fair", counterparts=("fair",)), to, lambda _: None)
+    assert sorted(p.name for p in to.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("which", "kept"), [("agent1", ["agent0-fair"]), ("agent0", ["agent0-fair", "agent1-fair"])]
+)
+def test_weights_that_change_while_they_are_measured_are_told(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, kept: list[str]
+) -> None:
+    """Before they were read, when nothing may be kept under the old ones, and after."""
+    for role in ROLES:
+        shutil.copytree(scene.both.policy(role), tmp_path / role)
+    names = [f"frozen:{tmp_path / role}" for role in ROLES]
+    config = scene.config(*names, counterparts=("fair",), self_play=False)
+    play, of = matches.play, "params.safetensors"
+
+    def replaced(*args: Any) -> Any:
+        shutil.copy(scene.both.policy("start") / of, tmp_path / which / of)
+        return play(*args)
+
+    to = tmp_path / "to"
+    monkeypatch.setattr(matches, "play", replaced)
+    with scene.house.at_home(), pytest.raises(UserError, match=f"{which} changed while"):
+        contest(config, to, lambda _: None)
+    assert sorted(file.stem for file in (to / "dialogues").glob("*.jsonl")) == kept
+    assert [p.name for p in to.iterdir()] == ["dialogues"]
+
+
+def test_a_matrix_of_an_earlier_evaluation_does_not_stay(scene: Scene, tmp_path: Path) -> None:
+    for end in ("csv", "json", "svg", "png"):
+        (tmp_path / f"crossplay.{end}").touch()
+    config = scene.config("fair", counterparts=("greedy",), self_play=False)
+    table = contest(config, tmp_path, lambda _: None)
+    assert not list(tmp_path.glob("crossplay.*"))
+    assert "crossplay" not in contest_sentence(table, tmp_path)
 
 
 def test_scripted_rows_need_no_engine(
@@ -357,6 +403,9 @@ def test_cross_play_has_an_entry_for_every_pair(whole: tuple[Path, dict[str, Any
         rows = list(csv.DictReader(file))
     assert len(rows) == 25
     assert {"success_low", "value_high", "value_second"} <= set(rows[0])
+    lines = table_lines(whole[1], to)[-26:]
+    assert lines[0].split()[:5] == ["first", "seat", "second", "seat", "agreement"]
+    assert [line.split()[:2] for line in lines[1:]] == [[a, b] for a in labels for b in labels]
     svg = (to / "crossplay.svg").read_text()
     assert all(f">{label}<" in svg for label in labels)
     assert (to / "crossplay.png").read_bytes().startswith(b"\x89PNG")
@@ -382,7 +431,7 @@ def test_a_contest_of_scripted_sellers_on_the_phone(tmp_path: Path) -> None:
     rows = by_cell(read_outcomes(tmp_path / "outcomes.csv"))["competent", "both"]
     assert {row.seat for row in rows} == {"sales"}
     assert sum(row.values["success"] for row in rows) / 8 == both["success"]
-    assert table["remark"]
+    assert table_lines(table, tmp_path)[-1] == f"({table['remark']})"
     matrix = json.loads((tmp_path / "crossplay.json").read_text())
     assert (matrix["first"], matrix["second"]) == (["competent", "polite"], ["customer"])
     assert len(matrix["entries"]) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ibrl_jax.config import load
-from ibrl_jax.trainer.footprint import kept_beside
+from ibrl_jax.trainer.footprint import Footprint, kept_beside, lines
 
 BOTH = ("agent0", "agent1")
 ALONE = [
@@ -29,3 +29,11 @@ def test_what_is_kept_beside_the_live_policies(
 ) -> None:
     config = load("configs/dond/smoke.py", options)
     assert kept_beside(config, learners, trained=100, served=7) == found
+
+
+def test_a_supervised_start_that_takes_more_than_all_else_is_the_peak() -> None:
+    found = Footprint(title="", stays={"a": 5}, programs={"b": 3, "c": 2})
+    assert found.peak == 8
+    found.supervised = 9
+    assert found.peak == 9
+    assert any("supervised start" in line for line in lines(found, 0))

@@ -19,6 +19,9 @@ from ibrl_jax.config import load
 from ibrl_jax.dialogue import build as dialogue_build
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.dialogue.tokenizers import load_tokenizer
+from ibrl_jax.dialogue.trajectory import Trajectory
+from ibrl_jax.errors import UserError
+from ibrl_jax.rewards.types import Failed, Scored
 from ibrl_jax.trainer import tokenizer, transcripts
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
@@ -62,6 +65,10 @@ def test_evaluate_then_report(made: RunFolder, house: House, said: Command) -> N
     with house.at_home():
         out = said(evaluate, f"--run={made.path}", *few)
     assert f"make report RUN={made.path} shows it" in out
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("policy  "))
+    assert lines[head].split()[:3] == ["policy", "against", "agreement"]
+    assert lines[head + 1].startswith("SFT start  all held-out  ")
     table = json.loads((made.path / "evaluation.json").read_text())
     assert {row["policy"] for row in table["rows"]} >= {"agent0", "agent1"}
     assert said(report, f"--run={made.path}") == f"the report is {made.path / 'report.html'}\n"
@@ -93,10 +100,58 @@ def test_play_is_a_dialogue_with_a_policy(
 ) -> None:
     monkeypatch.setattr(dialogue_build, "build_cast", lambda *args, **kw: house.cast)
     out = said(serve, f"--run={made.path}", "--seat=agent0")
-    assert "(end of input, Ctrl-D, leaves)" in capsys.readouterr().out
+    assert out.startswith("agent1 is the policy that this run trained\n")
+    told = capsys.readouterr().out
+    assert told.startswith("Deal-or-No-Deal. You are agent0.")
+    assert "(end of input, Ctrl-D, leaves)" in told
     sentence = json.loads((made.path / "summary.json").read_text())["sentence"]
     assert out.endswith(f"{sentence}\n")
-    assert sentence.startswith(("you left", "malformed", "no_deal", "deal"))
+    assert sentence.startswith(("you left", "no deal", "a deal"))
+
+
+def test_play_without_anybody_at_the_keyboard_is_one_sentence(
+    made: RunFolder, said: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as it is where standard input is closed
+    with pytest.raises(UserError, match="nobody is there to type"):
+        said(serve, f"--run={made.path}")
+
+
+def test_the_seat_of_a_role_that_did_not_train_goes_to_who_held_it_in_training() -> None:
+    config = load(str(ROOT / "configs" / "telesales" / "unilateral-scripted.py"))
+    domain = build_domain(config)
+    assert serve.opposite(config, domain) == "customer"  # from where one meets the agent
+    assert serve.partners(config, domain, "sales") == ["frozen:sales"]
+    assert serve.partners(config, domain, "customer") == config.roles.customer.counterpart
+    config = load(str(ROOT / "configs" / "dond" / "unilateral-scripted.py"))
+    domain = build_domain(config)
+    assert serve.opposite(config, domain) == "agent1"
+    for role in domain.roles:  # one game: the one that trained can hold either seat
+        assert serve.partners(config, domain, role) == ["frozen:agent0"]
+
+
+def test_the_ending_says_what_each_side_is_paid(house: House) -> None:
+    domain = house.cast.domain
+    scenario = domain.scenarios("test")[0]
+    referee = domain.referee(scenario, "agent0")
+    referee.play(referee.check("agent0", "<disagree>", "stop"))
+    assert referee.outcome is not None
+    played = Trajectory(
+        scenario=scenario,
+        draw="0",
+        rollout=0,
+        first="agent0",
+        matchup=frozenset(),
+        speakers={},
+        turns=tuple(referee.turns),
+        views={},
+        outcome=referee.outcome,
+        rewards={"agent0": Scored(value=0.25), "agent1": Failed(reason="no network")},
+        retries={},
+    )
+    assert serve.ending(domain, played, "agent0") == (
+        "no deal, for one side said <disagree>; reward by rule: you 0.25"
+    )
 
 
 def test_transcripts_are_written_and_read_back(said: Command, tmp_path: Path) -> None:

@@ -165,3 +165,49 @@ def test_the_command_prints_and_writes(measured: RunFolder, seated: None, names,
     command.main([*options, f"--to={file}"], Console(file=out, width=200))
     assert "mismatch, direct" in out.getvalue()
     assert json.loads(file.read_text())["deploy"] == names["start"]
+
+
+def test_counterparts_have_files_of_their_own(
+    measured: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ibrl_jax.trainer.mismatch.told", lambda found: "")
+    monkeypatch.setattr(
+        "ibrl_jax.trainer.mismatch.measure",
+        lambda *args, deploy, **names: {"train": "x", "deploy": deploy, "direct": {}},
+    )
+    for deploy in ("scripted:fair", "frozen:runs/a:agent1", "scripted:fair"):
+        options = (f"--run={measured.path}", "--role=agent0", f"--deploy={deploy}")
+        command.main(options, Console(file=io.StringIO()))
+    found = sorted(file.name for file in (measured.path / "mismatch").glob("*.json"))
+    assert found == ["agent0-fair.json", "agent0-runs_a:agent1.json"]
+
+
+def test_a_place_that_cannot_take_the_result_is_told_before_anything_is_played(
+    measured: RunFolder, names, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ibrl_jax.trainer.mismatch.measure", lambda *a, **k: pytest.fail("played"))
+    options = (f"--run={measured.path}", "--role=agent0", f"--deploy={names['start']}")
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    for place in (other, tmp_path, measured.path / "config.json"):
+        with pytest.raises(UserError, match=f"{place} is there and is no mismatch; name another"):
+            command.main([*options, f"--to={place}"], Console(file=io.StringIO()))
+    with pytest.raises(OSError, match="exists|directory"):
+        command.main([*options, f"--to={other / 'found.json'}"], Console(file=io.StringIO()))
+    assert other.read_text() == "mine"
+
+
+def test_a_result_that_cannot_be_written_is_printed(
+    measured: RunFolder, small: ConfigDict, names, seated: None, tmp_path, monkeypatch
+) -> None:
+    def full(file, values) -> None:
+        raise OSError(28, "No space left on device", str(file))
+
+    monkeypatch.setattr("ibrl_jax.trainer.run.write_json", full)
+    monkeypatch.setattr(RunFolder, "config", lambda self: small.copy_and_resolve_references())
+    out = io.StringIO()
+    options = (f"--run={measured.path}", "--role=agent1", "--deploy=scripted:fair")
+    with pytest.raises(OSError, match="No space left"):
+        command.main([*options, f"--to={tmp_path / 'm.json'}"], Console(file=out, width=200))
+    assert "mismatch, direct" in out.getvalue()
+    assert "written to" not in out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +20,7 @@ from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.dialogue.policy import Speech
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.decoder import Decoder
-from ibrl_jax.trainer import policies, start
+from ibrl_jax.trainer import policies, start, written
 from ibrl_jax.trainer.policies import about_policy, load_policy, save_policy
 from ibrl_jax.trainer.start import start_key, start_policy
 from ibrl_jax.trainer.weights import Weights
@@ -109,7 +110,37 @@ def test_many_who_write_one_policy_at_once_leave_one(
     load_policy(folder, PARAMS, speech)
 
 
+def test_what_others_put_beside_a_policy_stays_when_it_is_written_again(
+    folder: Path, speech: Speech
+) -> None:
+    (folder / "exported").mkdir()
+    (folder / "exported" / "model.safetensors").write_text("theirs")
+    (folder / "adapters.safetensors").write_text("of an earlier config")
+    save_policy(folder, PARAMS, speech, {"source": "second"})
+    assert about_policy(folder)["source"] == "second"
+    assert names(folder) == ["exported", "params.safetensors", "policy.json", "tokenizer.model"]
+    written.forget(folder)
+    assert names(folder) == ["exported"]
+    shutil.rmtree(folder / "exported")
+    save_policy(folder, PARAMS, speech, {"source": "third"})
+    written.forget(folder)
+    assert not folder.exists()
+
+
 # ------------------------------------------------------------------------- what is refused
+
+
+def test_one_bit_that_turned_is_told(folder: Path, speech: Speech) -> None:
+    file = folder / "params.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is not what was written there, by the hash"):
+        load_policy(folder, PARAMS, speech)
+    about = json.loads((folder / "policy.json").read_text())
+    del about["files"]  # as policies were written before there were hashes
+    (folder / "policy.json").write_text(json.dumps(about))
+    load_policy(folder, PARAMS, speech)
 
 
 def edit(folder: Path, **changes: Any) -> None:

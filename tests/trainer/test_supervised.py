@@ -54,6 +54,7 @@ def test_a_start_that_was_killed_goes_on_and_is_the_same_bit_for_bit(
     option = f"sft.packed={packed}"
     whole = made(smoke(tmp_path / "whole", option))
     monkeypatch.setattr(halfway, "EVERY", 2)
+    monkeypatch.setattr(halfway, "SHARE", 0)
     config, keep, kept = smoke(tmp_path / "killed", option), halfway.keep, []
 
     def killed(folder: Path, now: halfway.Halfway) -> None:
@@ -85,6 +86,19 @@ def test_a_start_that_was_killed_goes_on_and_is_the_same_bit_for_bit(
     monkeypatch.setattr(starts, "stepper", counting)
     assert bits(made(config)) == bits(whole)
     assert len(taken) == 2
+
+
+def test_a_state_is_kept_less_often_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(halfway.time, "monotonic", lambda: clock[0])
+    pace = halfway.Pace()
+    assert pace.due()
+    pace.timed(lambda: clock.append(clock.pop() + 3.0))
+    assert clock == [103.0]
+    clock[0] += 59.0
+    assert not pace.due()
+    clock[0] += 1.0
+    assert pace.due()
 
 
 def test_what_was_kept_and_cannot_be_read_is_taken_anew(tmp_path: Path) -> None:

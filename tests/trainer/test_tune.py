@@ -154,6 +154,15 @@ def test_nothing_fits_is_one_sentence(config, ask):
         ask(config, Machine({}))
 
 
+def test_no_measurement_takes_more_memory_than_there_is(config, monkeypatch):
+    monkeypatch.setattr(tune, "_memory", lambda: 4e9)
+    speech = build_speech(config)
+    for asked, given in ((0.0, 4e9), (3.0, 3e9), (1e6, 8e9)):
+        config.optimiser.memory_gb = asked
+        trial = tune._Trial(config, speech, Place(speech.model, None), None, lambda: 0.0)  # type: ignore[arg-type]
+        assert trial.budget == given
+
+
 def test_the_choice_shapes_the_batch_and_the_learner(config):
     settled = Tuned(micro_batch=4, lengths=(24,), lanes=2).into(config)
     assert config.optimiser.micro_batch == 0
