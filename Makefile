@@ -65,10 +65,10 @@ profile: need-CONFIG $(RUN_READY) ## where an iteration's time goes, by stage an
 	@$(PY) -m ibrl_jax.profile --config="$(CONFIG)" $(ARGS)
 
 audit: $(RUN_READY) ## show, bitwise, that the roles' updates are isolated [ARGS=]
-	@$(PY) -m ibrl_jax.trainer.audit $(ARGS)
+	@$(PY) -m ibrl_jax.proofs.audit $(ARGS)
 
 resume-check: $(RUN_READY) ## kill a run at random instants, resume, compare bitwise [ARGS=]
-	@$(PY) -m ibrl_jax.trainer.resume_check $(ARGS)
+	@$(PY) -m ibrl_jax.proofs.resume_check $(ARGS)
 
 endpoint-check: need-URL need-MODEL $(RUN_READY) ## what an endpoint can and lacks: URL= MODEL= [ARGS=--key-env=NAME]
 	@$(PY) -m ibrl_jax.endpoints --url="$(URL)" --model="$(MODEL)" $(ARGS)
@@ -149,7 +149,7 @@ memory: need-CONFIG $(RUN_READY) ## what a config takes on each device, compiled
 	@$(PY) -m ibrl_jax.memory --config="$(CONFIG)" --device-gb="$(or $(DEVICE_GB),0)" $(ARGS)
 
 multihost: $(RUN_READY) ## two processes train as one does, one is killed, the run goes on [ARGS=]
-	@$(PY) -m ibrl_jax.trainer.multihost $(ARGS)
+	@$(PY) -m ibrl_jax.proofs.multihost $(ARGS)
 
 parity: $(PARITY_READY) ## random networks of every family beside the reference implementation (installs torch)
 	@PYTHONPATH=. $(PARITY_PY) tests/parity/random_models.py $(ARGS)

@@ -30,13 +30,13 @@ def main(argv: Sequence[str], console: Console) -> None:
         )
         to = Path(options.need("to", "runs/crossplay"))
 
-        from ibrl_jax.trainer.contest import contest, contest_sentence, table_lines
+        from ibrl_jax.contests.contest import contest, contest_sentence, table_lines
 
         table = contest(config, to, notes(console))
         sentence = contest_sentence(table, to)
     else:
+        from ibrl_jax.contests.contest import contest_of_run, table_lines, to_be_done
         from ibrl_jax.evaluation.told import told
-        from ibrl_jax.trainer.contest import contest_of_run, table_lines, to_be_done
         from ibrl_jax.trainer.run import RunFolder
 
         why = "is of evaluations by --config and --to; --run is of the run's own policies"

@@ -18,9 +18,9 @@ from ibrl_jax import config as configs
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.host import cores
+from ibrl_jax.jobs.processes import Job
+from ibrl_jax.jobs.queue import run_jobs, seeds_of, shares
 from ibrl_jax.trainer.finished import is_finished
-from ibrl_jax.trainer.jobs import run_jobs, seeds_of, shares
-from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.run import RunFolder
 
 

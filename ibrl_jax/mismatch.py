@@ -24,9 +24,9 @@ from ibrl_jax.names import bare
 def main(argv: Sequence[str], console: Console) -> None:
     options = Options(argv, ("run", "role", "train", "deploy", "to"))
 
+    from ibrl_jax.contests.duel import UNREAD
+    from ibrl_jax.contests.mismatch import measure, told
     from ibrl_jax.evaluation.store import cell_file
-    from ibrl_jax.trainer.duel import UNREAD
-    from ibrl_jax.trainer.mismatch import measure, told
     from ibrl_jax.trainer.run import RunFolder, write_json
 
     refuse(options.overrides, (*UNREAD, "config.evaluation.retries"), "changes nothing here")

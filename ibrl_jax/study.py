@@ -25,6 +25,8 @@ from rich.console import Console
 from ibrl_jax.entry import Options, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.host import cores
+from ibrl_jax.jobs.processes import Job
+from ibrl_jax.jobs.queue import Ended, run_jobs, seeds_of, shares
 from ibrl_jax.reporting.progress import duration
 from ibrl_jax.settings import ROLES
 from ibrl_jax.studies.declare import Study, need
@@ -32,8 +34,6 @@ from ibrl_jax.studies.pages import coverage, headline, write_study
 from ibrl_jax.studies.plan import Plan, plan
 from ibrl_jax.studies.results import collect
 from ibrl_jax.trainer.contents import PATHS
-from ibrl_jax.trainer.jobs import Ended, run_jobs, seeds_of, shares
-from ibrl_jax.trainer.processes import Job
 
 STUDIES = Path("experiments")
 

@@ -29,9 +29,9 @@ def main(argv: Sequence[str], console: Console) -> None:
     folder.summary({"sentence": sentence})
     console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if options.flag("quickstart"):
+        from ibrl_jax.contests.contest import contest_of_run
         from ibrl_jax.evaluation.told import told
         from ibrl_jax.reporting.html import write_report
-        from ibrl_jax.trainer.contest import contest_of_run
 
         table = contest_of_run(folder, config, notes(console))
         report = write_report(folder.path)

@@ -27,9 +27,9 @@ from rich.console import Console
 from ibrl_jax import entry
 from ibrl_jax.config import load, override
 from ibrl_jax.errors import UserError
+from ibrl_jax.jobs.queue import seeds_of
 from ibrl_jax.studies.plan import plan
 from ibrl_jax.study import load_study
-from ibrl_jax.trainer.jobs import seeds_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ PLAIN = {
 }
 """Commands of ours without options: what may stand behind them."""
 
-DEFAULT_CONFIGS = {"ibrl_jax.trainer.audit": "configs/dond/audit.py"}
+DEFAULT_CONFIGS = {"ibrl_jax.proofs.audit": "configs/dond/audit.py"}
 """The config of a command that names none."""
 
 HARMLESS = {"time.monotonic", "time.perf_counter"}

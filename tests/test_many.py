@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 from ibrl_jax import many
 from ibrl_jax.config import from_dict, load, to_dict
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer import jobs
-from ibrl_jax.trainer.jobs import run_jobs, shares
-from ibrl_jax.trainer.processes import Job
+from ibrl_jax.jobs import queue
+from ibrl_jax.jobs.processes import Job
+from ibrl_jax.jobs.queue import run_jobs, shares
 from ibrl_jax.trainer.run import RunFolder, read_json, write_json
 from ibrl_jax.trainer.weights import fingerprint
 
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_LOOKS", 0.005)
+    monkeypatch.setattr(queue, "_LOOKS", 0.005)
 
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two shares, also where there is one core (then both are that one)."""
     mine = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(jobs, "shares", lambda n: [(mine[0],), (mine[-1],)][:n])
+    monkeypatch.setattr(queue, "shares", lambda n: [(mine[0],), (mine[-1],)][:n])
 
 
 def make(folder: Path, name: str, code: str, *, total: int = 2, finished: bool = False) -> Job:
@@ -80,7 +80,7 @@ def test_each_process_is_pinned_to_a_share_and_told_how_many_threads_that_is(
 
 
 def test_shares_are_disjoint_and_hold_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_cores", lambda: {0, 1, 4, 5, 6})
+    monkeypatch.setattr(queue, "_cores", lambda: {0, 1, 4, 5, 6})
     assert shares(1) == [(0, 1, 4, 5, 6)]
     assert sorted(core for share in shares(2) for core in share) == [0, 1, 4, 5, 6]
     assert [len(share) for share in shares(3)] == [2, 2, 1]

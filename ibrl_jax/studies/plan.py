@@ -28,10 +28,10 @@ from ml_collections import ConfigDict
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation.audits import audit_key
+from ibrl_jax.jobs.processes import Job
 from ibrl_jax.studies.declare import Design, Reference, Row, Run, options, resolved
 from ibrl_jax.trainer.contents import contents, flat
 from ibrl_jax.trainer.finished import is_finished, is_whole
-from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.run import RunFolder, as_json, may_differ, named_by
 
 ROOT = "runs/studies"

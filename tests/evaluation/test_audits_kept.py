@@ -14,6 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from ibrl_jax.config import endpoint, load
+from ibrl_jax.contests.contest import left_to_do
 from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.dialogue.cast import Cast
 from ibrl_jax.domains.base import Outcome
@@ -25,7 +26,6 @@ from ibrl_jax.evaluation.cells import Contestant
 from ibrl_jax.evaluation.columns import columns_of
 from ibrl_jax.evaluation.matches import Games
 from ibrl_jax.evaluation.store import Store
-from ibrl_jax.trainer.contest import left_to_do
 from tests.evaluation.held import say_nothing
 from tests.telesales.test_after_call import CLEAN, claimed
 

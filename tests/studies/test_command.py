@@ -15,9 +15,9 @@ from rich.console import Console
 
 from ibrl_jax import study
 from ibrl_jax.errors import UserError
+from ibrl_jax.jobs import queue
+from ibrl_jax.jobs.processes import Job
 from ibrl_jax.studies.plan import Plan
-from ibrl_jax.trainer import jobs
-from ibrl_jax.trainer.processes import Job
 from tests.studies.fakes import DESIGN, STUDY, evaluate, finish, planned
 
 FEW = ("--config.statistics.resamples=400", "--config.statistics.permutations=100")
@@ -55,19 +55,19 @@ def played_by(monkeypatch: pytest.MonkeyPatch, work: Work, *, bad: Sequence[str]
 
         found = replace(made, jobs=tuple(replace(j, command=command(j)) for j in made.jobs))
 
-        class Begun(jobs.Running):
+        class Begun(queue.Running):
             @classmethod
-            def start(cls, job: Job, share: tuple[int, ...]) -> jobs.Running:
+            def start(cls, job: Job, share: tuple[int, ...]) -> queue.Running:
                 begun.append(job.name)
                 if job.name not in bad:
                     work(made, job)
                 return super().start(job, share)
 
-        monkeypatch.setattr(jobs, "Running", Begun)
+        monkeypatch.setattr(queue, "Running", Begun)
         return found
 
     monkeypatch.setattr(study, "plan", plan)
-    monkeypatch.setattr(jobs, "_LOOKS", 0.005)
+    monkeypatch.setattr(queue, "_LOOKS", 0.005)
     return begun
 
 

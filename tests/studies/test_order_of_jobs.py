@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ibrl_jax.trainer import jobs
-from ibrl_jax.trainer.jobs import run_jobs
-from ibrl_jax.trainer.jobs_board import Pace, time_left
-from ibrl_jax.trainer.processes import Job
+from ibrl_jax.jobs import queue
+from ibrl_jax.jobs.board import Pace, time_left
+from ibrl_jax.jobs.processes import Job
+from ibrl_jax.jobs.queue import run_jobs
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_LOOKS", 0.005)
-    monkeypatch.setattr(jobs, "shares", lambda n: [tuple(sorted(jobs._cores()))] * n)
+    monkeypatch.setattr(queue, "_LOOKS", 0.005)
+    monkeypatch.setattr(queue, "shares", lambda n: [tuple(sorted(queue._cores()))] * n)
 
 
 def make(folder: Path, name: str, code: str, *after: str, finished: bool = False) -> Job:

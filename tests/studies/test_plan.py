@@ -14,13 +14,13 @@ from safetensors.numpy import save_file
 from ibrl_jax.config import describe
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import audits
+from ibrl_jax.jobs.processes import Job
 from ibrl_jax.studies import plan as plan_module
 from ibrl_jax.studies.declare import Column, Design, Env, Row, Run, need
 from ibrl_jax.studies.plan import plan
 from ibrl_jax.study import load_study
 from ibrl_jax.trainer.contents import PATHS, PATHS_OR_WORDS, content_of, contents
 from ibrl_jax.trainer.finished import is_of_today, is_whole
-from ibrl_jax.trainer.processes import Job
 from ibrl_jax.trainer.weights import fingerprint
 from tests.studies.fakes import DESIGN, SHORT, evaluate, finish, planned
 

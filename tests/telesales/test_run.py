@@ -22,12 +22,12 @@ from ibrl_jax.domains.dond.scoring import ROLES as DOND_ROLES
 from ibrl_jax.domains.telesales.metrics import STAND_IN
 from ibrl_jax.domains.telesales.scenarios import ROLES as TELESALES_ROLES
 from ibrl_jax.errors import UserError
+from ibrl_jax.proofs.retell import retold, with_other_observation
 from ibrl_jax.reporting.tables import csv_table, markdown_table
 from ibrl_jax.rewards.llm import EndpointJudge
 from ibrl_jax.rewards.telesales_rules import CustomerRuleJudge, SalesRuleJudge
 from ibrl_jax.rewards.types import Scored
 from ibrl_jax.settings import ROLES
-from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.transcripts import synthetic
 from tests.evaluation.held import Kept, hold, local_policy
 from tests.telesales.smoke import FAMILIES, ROOT, SPEECH, TOKENIZER, smoke

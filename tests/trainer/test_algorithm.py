@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ibrl_jax.contests.contest import contest_of_run
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.domains.base import Role
 from ibrl_jax.endpoints.errors import EndpointError, Kind
 from ibrl_jax.errors import UserError
+from ibrl_jax.proofs.resume_check import differences
 from ibrl_jax.rewards.types import Failed, Scored
 from ibrl_jax.rl.batches import RoleBatch
 from ibrl_jax.rl.learner import Learner, TrainingError
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
-from ibrl_jax.trainer.contest import contest_of_run
 from ibrl_jax.trainer.draws import draw_scenarios
 from ibrl_jax.trainer.measure import metrics_row
-from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import frozen_counterparts, train
 from tests.trainer.conftest import House

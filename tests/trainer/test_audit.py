@@ -16,15 +16,15 @@ from ibrl_jax.config import load
 from ibrl_jax.dialogue.build import build_hall
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.errors import UserError
+from ibrl_jax.proofs import audit as audits
+from ibrl_jax.proofs.audit import CHANGES, SECOND_VALUES, Finding, audit
+from ibrl_jax.proofs.retell import retold, with_other_observation
 from ibrl_jax.rewards import types
 from ibrl_jax.rewards.types import Scored
 from ibrl_jax.rl.advantages import Vote
 from ibrl_jax.trainer import algorithm as algorithms
-from ibrl_jax.trainer import audit as audits
 from ibrl_jax.trainer import build as builders
 from ibrl_jax.trainer.algorithm import Algorithm
-from ibrl_jax.trainer.audit import CHANGES, SECOND_VALUES, Finding, audit
-from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.session import Stage
 from ibrl_jax.trainer.teachers import converse
 from ibrl_jax.trainer.weights import Weights

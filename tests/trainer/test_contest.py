@@ -16,14 +16,14 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from ibrl_jax.config import endpoint, load
+from ibrl_jax.contests.contest import contest, contest_sentence, table_lines
+from ibrl_jax.contests.entries import entries_of
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
 from ibrl_jax.evaluation.outcomes import OutcomeRow, read_outcomes
 from ibrl_jax.evaluation.store import Store
 from ibrl_jax.trainer import seating
-from ibrl_jax.trainer.contest import contest, contest_sentence, table_lines
-from ibrl_jax.trainer.entries import entries_of
 from ibrl_jax.trainer.frozen import find_frozen
 from ibrl_jax.trainer.session import train
 from tests.trainer.conftest import House, Scene

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ibrl_jax.contests.contest import contest, contest_of_run
+from ibrl_jax.contests.entries import entries_of
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.errors import UserError
 from ibrl_jax.evaluation import matches
 from ibrl_jax.evaluation.outcomes import read_outcomes
-from ibrl_jax.trainer.contest import contest, contest_of_run
-from ibrl_jax.trainer.entries import entries_of
 from ibrl_jax.trainer.frozen import find_frozen, run_config
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train

@@ -21,12 +21,12 @@ from ibrl_jax.dialogue.build import build_domain, build_speech
 from ibrl_jax.errors import UserError
 from ibrl_jax.models.params import abstract_adapters, count_params
 from ibrl_jax.models.score import score
+from ibrl_jax.proofs.resume_check import differences
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.checkpoint import Checkpoints
 from ibrl_jax.trainer.export import export
 from ibrl_jax.trainer.placing import places
 from ibrl_jax.trainer.policies import about_policy
-from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
 from ibrl_jax.trainer.start import start_key, start_policy

@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from ibrl_jax import mismatch as command
+from ibrl_jax.contests.duel import Table, finished, set_table
+from ibrl_jax.contests.mismatch import log_weights_of, measure, token_logps, told
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer.duel import Table, finished, set_table
-from ibrl_jax.trainer.mismatch import log_weights_of, measure, token_logps, told
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
 from tests.trainer.conftest import House
@@ -55,7 +55,7 @@ def played(table: Table, names: dict[str, str]):
 @pytest.fixture
 def seated(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     """The command's table is the one that is compiled by now."""
-    monkeypatch.setattr("ibrl_jax.trainer.mismatch.set_table", lambda *args: table)
+    monkeypatch.setattr("ibrl_jax.contests.mismatch.set_table", lambda *args: table)
 
 
 def test_equal_counterparts_have_weight_one_exactly(table: Table, names, played) -> None:
@@ -170,9 +170,9 @@ def test_the_command_prints_and_writes(measured: RunFolder, seated: None, names,
 def test_counterparts_have_files_of_their_own(
     measured: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ibrl_jax.trainer.mismatch.told", lambda found: "")
+    monkeypatch.setattr("ibrl_jax.contests.mismatch.told", lambda found: "")
     monkeypatch.setattr(
-        "ibrl_jax.trainer.mismatch.measure",
+        "ibrl_jax.contests.mismatch.measure",
         lambda *args, deploy, **names: {"train": "x", "deploy": deploy, "direct": {}},
     )
     for deploy in ("scripted:fair", "frozen:runs/a:agent1", "scripted:fair"):
@@ -185,7 +185,7 @@ def test_counterparts_have_files_of_their_own(
 def test_a_place_that_cannot_take_the_result_is_told_before_anything_is_played(
     measured: RunFolder, names, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ibrl_jax.trainer.mismatch.measure", lambda *a, **k: pytest.fail("played"))
+    monkeypatch.setattr("ibrl_jax.contests.mismatch.measure", lambda *a, **k: pytest.fail("played"))
     options = (f"--run={measured.path}", "--role=agent0", f"--deploy={names['start']}")
     other = tmp_path / "notes.txt"
     other.write_text("mine")

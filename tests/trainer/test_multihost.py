@@ -21,9 +21,10 @@ from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.errors import UserError
 from ibrl_jax.parallel import hosts as hosts_module
 from ibrl_jax.parallel.hosts import Hosts
-from ibrl_jax.trainer import dialogues, multihost
+from ibrl_jax.proofs import multihost
+from ibrl_jax.proofs.multihost import MOST_APART, MOST_SECONDS, SMALL, Findings, Runs
+from ibrl_jax.trainer import dialogues
 from ibrl_jax.trainer.algorithm import Algorithm
-from ibrl_jax.trainer.multihost import MOST_APART, MOST_SECONDS, SMALL, Findings, Runs
 from ibrl_jax.trainer.run import RunFolder, as_json, write_json
 from ibrl_jax.trainer.session import check_alike
 from tests.trainer.conftest import SMOKE, House

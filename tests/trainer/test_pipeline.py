@@ -19,11 +19,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.proofs.resume_check import differences
 from ibrl_jax.rewards.types import Case, Failed, Scored
 from ibrl_jax.trainer.algorithm import Algorithm
 from ibrl_jax.trainer.clock import LAPS
 from ibrl_jax.trainer.measure import metrics_row
-from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import train
 from tests.trainer.conftest import House, quick_compile

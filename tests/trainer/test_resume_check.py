@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer import resume_check
-from ibrl_jax.trainer.resume_check import kill_and_compare
+from ibrl_jax.proofs import resume_check
+from ibrl_jax.proofs.resume_check import kill_and_compare
 
 
 class Runs:

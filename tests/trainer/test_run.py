@@ -19,9 +19,9 @@ import pytest
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
+from ibrl_jax.proofs.resume_check import differences
 from ibrl_jax.trainer import session
 from ibrl_jax.trainer.checkpoint import _told_once
-from ibrl_jax.trainer.resume_check import differences
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.session import Stopped, train
 from tests.trainer.conftest import SMOKE, House

@@ -20,6 +20,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
+from ibrl_jax.contests.entries import Entries, entries_of
 from ibrl_jax.dialogue.build import build_domain
 from ibrl_jax.domains.base import Domain
 from ibrl_jax.errors import UserError
@@ -35,7 +36,6 @@ from ibrl_jax.evaluation.store import Store, is_broken_off
 from ibrl_jax.evaluation.table import table_of
 from ibrl_jax.evaluation.told import crossplay_table, headline, short_table
 from ibrl_jax.reporting.unfinished import unfinished
-from ibrl_jax.trainer.entries import Entries, entries_of
 from ibrl_jax.trainer.frozen import check_unchanged, run_config
 from ibrl_jax.trainer.run import RunFolder, read_json, write_json, write_text
 from ibrl_jax.trainer.seating import seating

@@ -23,8 +23,8 @@ from types import FrameType
 from rich.console import Console
 
 from ibrl_jax.errors import UserError
-from ibrl_jax.trainer.jobs_board import Board
-from ibrl_jax.trainer.processes import Ending, Job, Running
+from ibrl_jax.jobs.board import Board
+from ibrl_jax.jobs.processes import Ending, Job, Running
 
 _LOOKS = 0.1
 """Seconds between looks at what runs."""

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from ibrl_jax.contests.duel import Table, finished, set_table
 from ibrl_jax.dialogue.trajectory import Trajectory
 from ibrl_jax.dialogue.views import RoleView
 from ibrl_jax.domains.base import Role
@@ -28,7 +29,6 @@ from ibrl_jax.models.decoder import Decoder
 from ibrl_jax.models.params import Params
 from ibrl_jax.models.score import score
 from ibrl_jax.rewards.types import Scored
-from ibrl_jax.trainer.duel import Table, finished, set_table
 from ibrl_jax.trainer.frozen import find_frozen, trained_with
 from ibrl_jax.trainer.run import RunFolder
 from ibrl_jax.trainer.start import Note

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from ibrl_jax.jobs.processes import Ending, Job, Running
 from ibrl_jax.reporting.progress import duration
-from ibrl_jax.trainer.processes import Ending, Job, Running
 
 _LAST_WORDS = 6
 """Lines of its log that a failed process is quoted with."""

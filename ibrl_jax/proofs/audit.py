@@ -28,9 +28,9 @@ from ibrl_jax.domains.base import Role
 from ibrl_jax.entry import Options, notes, run
 from ibrl_jax.errors import UserError
 from ibrl_jax.identity import generator
+from ibrl_jax.proofs.retell import retold, with_other_observation
 from ibrl_jax.rewards.types import Case, Scored
 from ibrl_jax.trainer.algorithm import Algorithm
-from ibrl_jax.trainer.retell import retold, with_other_observation
 from ibrl_jax.trainer.run import RunFolder, write_json
 from ibrl_jax.trainer.session import set_up
 

@@ -1,0 +1,1 @@
+"""Frozen policies that meet others: evaluations, mismatch, adversaries."""

@@ -1,0 +1,1 @@
+"""Several processes on one machine: a queue, what a person sees of it, and each of them."""

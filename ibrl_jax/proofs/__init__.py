@@ -1,0 +1,1 @@
+"""Commands that show on a real run what must hold: isolation, resumption, several hosts."""
