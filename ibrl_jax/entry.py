@@ -136,8 +136,9 @@ def out_of_memory(error: BaseException) -> str | None:
         if isinstance(cause, MemoryError) or any(words in said for words in _NO_MEMORY):
             return (
                 f"there is not enough memory ({said[:160] or type(cause).__name__}); less is taken "
-                "by a smaller config.optimiser.micro_batch, config.sft.batch, config.rollout.draws, "
-                "config.rollout.max_view_tokens or network, and make memory says how much"
+                "by a smaller config.optimiser.micro_batch, config.sft.batch, "
+                "config.rollout.draws, config.rollout.max_view_tokens or network, and make memory "
+                "says how much"
             )
     return None
 
