@@ -17,6 +17,13 @@ FLOORS := $(PY) .venv/bin/lint-imports --no-logo
 # A table or figure of the paper: experiments/<the job's name>.py says what it is.
 STUDY = $(PY) -m ibrl_jax.study --study=$@ --scale="$(SCALE)" $(if $(SEEDS),--seeds="$(SEEDS)") --jobs="$(JOBS)" $(ARGS)
 
+# A variable that no job reads would be ignored in silence.
+VARIABLES := PYTHON N JOBS SCALE SEEDS ARGS CONFIG RUN ROLE TO DEPLOY DATA DEVICE_GB DOMAIN MODEL URL
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
+ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
+$(error $(filter-out $(VARIABLES),$(GIVEN)) is no variable of these jobs; there are $(VARIABLES))
+endif
+
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 ifdef DOMAIN # make sft DOMAIN=telesales

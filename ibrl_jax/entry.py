@@ -122,7 +122,7 @@ def unwritable(error: BaseException) -> str | None:
         if error.errno in _LOCKED or (error.errno in _NO_SUCH_PLACE and error.filename):
             return _cannot_write(at, error.errno)
         if error.errno == errno.ENOENT and place and not Path(place).parent.is_dir():
-            return _cannot_write(at, error.errno)
+            return f"cannot read or write{at}: {os.strerror(error.errno)}; its folder is not there"
     for number in (errno.ENOSPC, errno.EDQUOT):
         if any(os.strerror(number) in str(cause) for cause in chain):
             return _cannot_write(at, number)

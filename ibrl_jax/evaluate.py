@@ -53,4 +53,4 @@ def main(argv: Sequence[str], console: Console) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, interrupted="interrupted; the same command plays only what is missing")

@@ -37,17 +37,22 @@ def main(argv: Sequence[str], console: Console) -> None:
     train = options.get("train", "")
     name = cell_file(role, bare(deploy)).removesuffix("l")
     file = Path(options.get("to", str(folder.path / "mismatch" / name)))
-    _check_place(file)
+    _check_place(file, role=role, train=train, deploy=deploy)
     found = measure(folder, config, role, notes(console), train=train, deploy=deploy)
     text = f"{role} of {folder.path}: trained with {found['train']}, deployed with {deploy}"
     for line in (text, told(found)):  # first, so that no disk can lose it
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _check_place(file, role=role, train=found["train"], deploy=deploy)
     write_json(file, found)
     console.print(f"written to {file}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _check_place(file: Path) -> None:
-    """Raises UserError if something else is there, and OSError if nothing can be written."""
+def _check_place(file: Path, **asked: str) -> None:
+    """Raises UserError if something else is there, another mismatch too, and OSError if nothing
+    can be written.
+
+    `asked` is what a result says of itself; empty: not known yet.
+    """
     from ibrl_jax.trainer.run import read_json
 
     if file.exists():
@@ -57,6 +62,12 @@ def _check_place(file: Path) -> None:
             known = {}
         if not {"train", "deploy", "direct"} <= set(known):
             raise UserError(f"{file} is there and is no mismatch; name another file by --to")
+        for key, value in asked.items():
+            if value and known.get(key, value) != value:
+                raise UserError(
+                    f"{file} is the mismatch of {key} {known.get(key)}, not {value}; name another "
+                    "file by --to"
+                )
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=file.parent):
         pass

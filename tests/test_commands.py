@@ -373,7 +373,7 @@ def test_a_folder_that_went_away_is_named(ending) -> None:
     gone = os.strerror(errno.ENOENT)
     code, err = ending(FileNotFoundError(errno.ENOENT, gone, "runs/no/such/metrics.jsonl"))
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"cannot write at runs/no/such/metrics.jsonl: {gone}")
+    assert err.startswith(f"cannot read or write at runs/no/such/metrics.jsonl: {gone}")
 
     def reads(argv: Sequence[str], console: Console) -> None:
         (ROOT / "no such file").read_text()

@@ -108,6 +108,13 @@ def test_a_job_without_its_argument_says_so_in_one_sentence(job: str, variable: 
     assert not done.stdout
 
 
+def test_a_variable_that_no_job_reads_is_one_sentence():
+    done = make("train", "CONFIG=configs/dond/mini.py", "SEED=1", expect=2)
+    assert "SEED is no variable of these jobs; there are PYTHON" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
 # ---------------------------------------------------------------------------- set-up
 
 

@@ -323,7 +323,8 @@ def bootstrap_difference(
 def kappa(table: np.ndarray, settings: StatisticsSettings) -> Kappa:
     """Cohen's kappa of counts [K, K], rows one rater's categories and columns the other's.
 
-    Undefined when both raters used one and the same category throughout: agreement by chance is
+    The interval is that of the normal approximation, cut at -1 and 1, where kappa ends. Undefined
+    when both raters used one and the same category throughout: agreement by chance is
     certain then.
     """
     from statsmodels.stats.inter_rater import cohens_kappa
@@ -345,7 +346,7 @@ def kappa(table: np.ndarray, settings: StatisticsSettings) -> Kappa:
     reach = ndtri(0.5 + settings.confidence / 2) * found.std_kappa
     return Kappa(
         value=float(found.kappa),
-        interval=(float(found.kappa - reach), float(found.kappa + reach)),
+        interval=(max(float(found.kappa - reach), -1.0), min(float(found.kappa + reach), 1.0)),
         agreement=agreement,
         n=int(n),
         note="",

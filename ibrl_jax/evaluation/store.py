@@ -112,6 +112,8 @@ class KeptCell:
         ends, other = [0], False
         with self._file.open("rb") as lines:
             for line in lines:
+                if len(self.rows) == planned:
+                    break  # whole; what follows is cut off
                 row = _row(line)
                 if row is None or not self._has(row, len(self.rows)):
                     self._check_rest(line, lines)

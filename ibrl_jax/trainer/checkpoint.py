@@ -166,15 +166,24 @@ def _told_once() -> Iterator[None]:
 def _sums(state: Any) -> dict[str, int]:
     """A sum over the words of each array, by its path: a bit that turns changes it.
 
-    Arrays that lie in part with other processes have none.
+    It is the same on every mesh. Arrays that lie in part with other processes have none.
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
-            whole = np.ascontiguousarray(leaf).reshape(-1)
-            words = whole.view(np.uint32 if whole.itemsize == 4 else np.uint8)
-            found[jax.tree_util.keystr(path)] = int(words.sum(dtype=np.uint64))
+        parts = [leaf]
+        if isinstance(leaf, jax.Array):
+            if not leaf.is_fully_addressable:
+                continue
+            parts = [shard.data for shard in leaf.addressable_shards if shard.replica_id == 0]
+        whole = sum(_sum(np.ascontiguousarray(part)) for part in parts)
+        found[jax.tree_util.keystr(path)] = whole % 2 ** (8 * leaf.dtype.itemsize)
     return found
+
+
+def _sum(array: np.ndarray) -> int:
+    """Of an array's words, modulo their size, which is several times as fast as a wider sum."""
+    words = array.reshape(-1).view(f"u{array.itemsize}")
+    return int(words.sum(dtype=words.dtype))
 
 
 def _state(algorithm: Algorithm) -> dict[str, Any]:

@@ -42,7 +42,12 @@ def is_evaluated(folder: RunFolder, config: ConfigDict) -> bool:
 def is_whole(folder: Path) -> bool:
     """Whether an evaluation is of today and nothing of it is left to do: no dialogue that an
     endpoint broke off, no audit that is open."""
-    return is_of_today(folder) and not unfinished(read_json(folder / "evaluation.json"))
+    if not is_of_today(folder):
+        return False
+    try:
+        return not unfinished(read_json(folder / "evaluation.json"))
+    except (LookupError, TypeError, AttributeError):  # damaged
+        return False
 
 
 def is_of_today(folder: Path) -> bool:
@@ -56,7 +61,9 @@ def is_of_today(folder: Path) -> bool:
         then = {name: who["fingerprint"] for name, who in others if "fingerprint" in who}
         roles = ROLES[said["config"]["domain"]] if then else ()
         return then == {n: find_frozen(n, roles, str(folder)).fingerprint for n in then}
-    except (FileNotFoundError, UserError):  # damaged, or one of them is gone
+    except (FileNotFoundError, UserError):  # one of them is gone
+        return False
+    except (LookupError, TypeError, AttributeError, ValueError):  # damaged
         return False
 
 

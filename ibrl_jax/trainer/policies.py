@@ -65,12 +65,10 @@ def save_policy(
         try:
             _write(beside / "new", params, speech, {**about, **_lora(speech, base)})
             if not (keep and (folder / ABOUT).is_file()):
-                old = beside / "old"
-                if folder.exists():
-                    folder.rename(old)
+                if folder.is_dir():
+                    written.move_others(folder, beside / "new")
+                    folder.rename(beside / "old")
                 (beside / "new").rename(folder)
-                if old.is_dir():
-                    written.move_others(old, folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 

@@ -162,7 +162,8 @@ class RunFolder:
     def ended(self) -> int:
         """The iterations that the run has ended with, by its summary; 0 where it never ended."""
         file = self.path / "summary.json"
-        return int(read_json(file).get("iterations", 0)) if file.is_file() else 0
+        said = read_json(file).get("iterations") if file.is_file() else 0
+        return said if isinstance(said, int) else 0
 
     def _difference(self, config: ConfigDict) -> tuple[str, Any, Any] | None:
         file = self.path / "config.json"
@@ -220,16 +221,18 @@ class RunFolder:
         with self.metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def forget_end(self, learners: Sequence[str]) -> None:
+    def forget_end(self, learners: Sequence[str]) -> bool:
         """The policies of an earlier end of this run, and what was measured of them, are no longer
-        its own."""
+        its own. Whether there were any."""
+        there = any((self.policy(role) / "policy.json").is_file() for role in learners)
         for role in learners:
             written.forget(self.policy(role))
-        for name in ("evaluation.json", "outcomes.csv"):
+        for name in ("evaluation.json", "outcomes.csv", *self.path.glob("crossplay.*")):
             (self.path / name).unlink(missing_ok=True)
         file = self.path / "summary.json"
         if file.is_file():
             write_json(file, {k: v for k, v in read_json(file).items() if k != "evaluation"})
+        return there
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Add to `summary.json` what a command found out."""

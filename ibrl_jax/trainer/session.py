@@ -227,8 +227,8 @@ def train(
                 note(f"going on from iteration {algorithm.iteration} of {config.iterations}")
             _claim(stage, folder)
             if algorithm.iteration < config.iterations:
-                if hosts.is_first:
-                    folder.forget_end(algorithm.learners)
+                if hosts.is_first and folder.forget_end(algorithm.learners):
+                    note("policies and evaluation of the earlier end go; this one writes its own")
                 note("compiling")
                 algorithm.begin_warm()
                 speed["start_seconds"] = time.perf_counter() - began

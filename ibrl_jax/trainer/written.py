@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from ibrl_jax.errors import UserError
@@ -69,5 +70,12 @@ def _kept(folder: Path) -> dict[str, str]:
 
 
 def _hash(file: Path) -> str:
+    about = file.stat()
+    return _read(file, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, size: int, changed: int) -> str:
+    """The hash of a file as it was when it last changed: many loads of it read it once for this."""
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
