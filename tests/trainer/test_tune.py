@@ -59,7 +59,7 @@ def config(smoke_config: Callable[..., ConfigDict]) -> ConfigDict:
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """`ask(config, machine)`: what is chosen on a machine with two cores."""
-    monkeypatch.setattr(tune.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(tune.host, "cores", lambda: 2)
 
     def choose(config: ConfigDict, machine: Machine | None, kept: str = "", **more: Any) -> Tuned:
         if machine is not None:
