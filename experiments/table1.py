@@ -174,12 +174,7 @@ at_scale = Design(
         **RECORD["qwen"],
     },
 )
-at_4b = replace(
-    at_scale,
-    runs=of_size("4B"),
-    references=(),
-    evaluation={"evaluation.scenarios": 0, **RECORD["deepseek"]},
-)
+at_4b = replace(at_scale, runs=of_size("4B"), references=(), evaluation={"evaluation.scenarios": 0})
 
 
 def returns(results: Results) -> Piece:

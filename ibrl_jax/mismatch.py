@@ -35,7 +35,7 @@ def main(argv: Sequence[str], console: Console) -> None:
     role = options.need("role", "agent0")
     deploy = options.need("deploy", f"frozen:{folder.path}:start")
     train = options.get("train", "")
-    name = cell_file(role, bare(deploy)).removesuffix("l")
+    name = Path(cell_file(role, bare(deploy))).with_suffix(".json")
     file = Path(options.get("to", str(folder.path / "mismatch" / name)))
     _check_place(file, role=role, train=train, deploy=deploy)
     found = measure(folder, config, role, notes(console), train=train, deploy=deploy)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 KINDS = ("frozen", "scripted", "api")
 ALL_HELD_OUT = "all held-out"
 """The column in which an evaluation pools its held-out ones."""
+CROSSPLAY = ("crossplay.csv", "crossplay.json", "crossplay.svg", "crossplay.png")
+"""The files of an evaluation's cross-play."""
 
 _LABEL = re.compile(r"([^:=/+]+)=(.*)", re.DOTALL)
 _NEXT = re.compile(r"\s*\+\s*(?=(?:frozen|scripted|api):)")

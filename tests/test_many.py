@@ -316,6 +316,18 @@ def test_a_folder_that_cannot_be_made_is_one_sentence() -> None:
             pass
 
 
+def test_what_was_measured_goes_with_the_policies_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = finished_run(tmp_path, 0).path
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(there.relative_to(tmp_path))
+    (folder.path / "crossplay.csv").write_text("first,second\n")
+    assert folder.forget_end(["agent0", "agent1"])
+    assert not {"crossplay.csv", "evaluation.json"} & set(os.listdir(folder.path))
+    assert not folder.forget_end(["agent0", "agent1"])
+
+
 def test_what_others_put_into_a_runs_policies_stays(tmp_path: Path) -> None:
     folder = finished_run(tmp_path, 0)
     for name in ("mine/model.safetensors", "agent0/exported/model.safetensors", "agent0@old.txt"):

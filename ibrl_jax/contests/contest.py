@@ -35,6 +35,7 @@ from ibrl_jax.evaluation.outcomes import outcome_rows, value_names, write_outcom
 from ibrl_jax.evaluation.store import Store, is_broken_off
 from ibrl_jax.evaluation.table import table_of
 from ibrl_jax.evaluation.told import crossplay_table, headline, short_table
+from ibrl_jax.names import CROSSPLAY
 from ibrl_jax.reporting.unfinished import unfinished
 from ibrl_jax.trainer.frozen import check_unchanged, run_config
 from ibrl_jax.trainer.run import RunFolder, read_json, write_json, write_text
@@ -45,8 +46,6 @@ Note = Callable[[str], None]
 
 _STARTS = {"random": "random start", "pretrained": "pretrained start"}
 """What a run's start is called in its table; any other is an SFT start."""
-
-_CROSSPLAY = ("csv", "json", "svg", "png")
 
 
 def contest(config: ConfigDict, to: Path, note: Note) -> dict[str, Any]:
@@ -164,8 +163,8 @@ def _held(
             write_text(to / "crossplay.csv", crossplay.as_csv(matrix))
             draw(matrix, to)
         else:
-            for end in _CROSSPLAY:  # of an earlier evaluation
-                (to / f"crossplay.{end}").unlink(missing_ok=True)
+            for name in CROSSPLAY:  # of an earlier evaluation
+                (to / name).unlink(missing_ok=True)
         write_json(to / "evaluation.json", table)
     return table
 

@@ -14,7 +14,6 @@ from ibrl_jax.names import ALL_HELD_OUT, read_entry
 
 HELD_OUT, DEVELOPMENT, IN_SYSTEM, SELF_PLAY = "held-out", "development", "in-system", "self-play"
 CROSS_PLAY = "cross-play"
-"""The column that pools all held-out ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

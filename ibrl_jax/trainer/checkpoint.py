@@ -115,8 +115,8 @@ class Checkpoints:
         }
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
         state = self._manager.restore(step, args=args)["state"]
-        kept, now = meta.get("sums", {}), _sums(state)
-        if others := sorted(path for path in kept.keys() & now.keys() if kept[path] != now[path]):
+        then, now = meta.get("sums", {}), _sums(state)
+        if others := sorted(path for path in then.keys() & now.keys() if then[path] != now[path]):
             raise ValueError(f"{others[0]} is not as it was saved")
         return pools, state
 

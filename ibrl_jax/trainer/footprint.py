@@ -125,10 +125,7 @@ def footprint(config: ConfigDict, note: Note) -> Footprint:
         note("compiling the supervised step")
         step = starts.build_stepper(config, wide_speech, wide.abstract_base(), wide)
         program = step.lowered(wide.abstract_trained(), config.rollout.max_view_tokens).compile()
-        held = (
-            _bytes(state.params) + _bytes(state.opt_state) + (0 if base is None else _bytes(base))
-        )
-        found.supervised = held + _temporary(program)
+        found.supervised = _bytes((state.params, state.opt_state, base)) + _temporary(program)
     return found
 
 

@@ -60,17 +60,27 @@ def save_policy(
     with _alone_in(folder.parent) as alone:
         if alone:  # then nobody else writes here, and this is what a kill left
             for left in folder.parent.glob(f".{folder.name}.*"):
-                shutil.rmtree(left, ignore_errors=True)
+                _clear(left, folder)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             _write(beside / "new", params, speech, {**about, **_lora(speech, base)})
             if not (keep and (folder / ABOUT).is_file()):
                 if folder.is_dir():
-                    written.move_others(folder, beside / "new")
                     folder.rename(beside / "old")
                 (beside / "new").rename(folder)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            _clear(beside, folder)
+
+
+def _clear(beside: Path, folder: Path) -> None:
+    """Remove what a save used, wherever it ended; what somebody else had put into the policy that
+    it replaced goes on into the new one."""
+    old = beside / "old"
+    if old.is_dir() and folder.is_dir():
+        written.move_others(old, folder)
+    elif old.is_dir():  # it ended between the two renames
+        old.rename(folder)
+    shutil.rmtree(beside, ignore_errors=True)
 
 
 def load_policy(

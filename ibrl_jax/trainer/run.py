@@ -30,6 +30,7 @@ from ml_collections import ConfigDict
 
 from ibrl_jax import config as configs
 from ibrl_jax.errors import UserError
+from ibrl_jax.names import CROSSPLAY
 from ibrl_jax.settings import ROLES
 from ibrl_jax.trainer import written
 from ibrl_jax.whole import replacing
@@ -59,8 +60,8 @@ def may_differ(config: ConfigDict) -> tuple[str, ...]:
     others = (domain for domain in ROLES if domain != config.domain)
     if not config.pipeline.max_staleness:
         return (*MAY_DIFFER, *others)
-    written = (f"run.{key}" for key in config.run if key != "checkpoint_every")
-    return (*(key for key in MAY_DIFFER if key != "run"), *written, *others)
+    of_run = (f"run.{key}" for key in config.run if key != "checkpoint_every")
+    return (*(key for key in MAY_DIFFER if key != "run"), *of_run, *others)
 
 
 class RunFolder:
@@ -227,7 +228,7 @@ class RunFolder:
         there = any((self.policy(role) / "policy.json").is_file() for role in learners)
         for role in learners:
             written.forget(self.policy(role))
-        for name in ("evaluation.json", "outcomes.csv", *self.path.glob("crossplay.*")):
+        for name in ("evaluation.json", "outcomes.csv", *CROSSPLAY):
             (self.path / name).unlink(missing_ok=True)
         file = self.path / "summary.json"
         if file.is_file():

@@ -127,6 +127,23 @@ def test_what_others_put_beside_a_policy_stays_when_it_is_written_again(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_others_put_there_outlives_a_kill(
+    folder: Path, speech: Speech, *, replaced: bool
+) -> None:
+    """Between the two renames of a save, and after both."""
+    (folder / "notes.md").write_text("theirs")
+    left = folder.parent / f".{folder.name}.killed"
+    left.mkdir()
+    folder.rename(left / "old")
+    if replaced:
+        save_policy(folder, PARAMS, speech, {"source": "second"})
+    save_policy(folder, PARAMS, speech, {"source": "third"})
+    assert about_policy(folder)["source"] == "third"
+    assert (folder / "notes.md").read_text() == "theirs"
+    assert not list(folder.parent.glob(".*.*"))
+
+
 # ------------------------------------------------------------------------- what is refused
 
 
